@@ -1,7 +1,8 @@
-"""Ablation studies: what is varied, what is held fixed and which metric decides. Each file in ``studies`` is one.
+"""Ablation studies: the factors that vary, the values that are held fixed and the metric that decides. Each file in
+``studies`` is one study.
 
-The names below are what a script or a notebook uses. Each is imported when it is first used, so that commands import no
-more than they need.
+Scripts and notebooks use the names below. Each name is imported when it is first used, so that commands import no more
+than they need.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ TABLE = (
     ListedCommand(
         "remark",
         "publication_command:remark",
-        "Write the study's remarks on its results, and what its pilot was, into its publication. Needs no run.",
+        "Write the study's remarks on its results and the description of its pilot into its publication. Needs no run.",
         only_reads=True,
     ),
     ListedCommand(

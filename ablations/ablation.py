@@ -50,7 +50,7 @@ MEASURED = ("seconds", "memory")
 
 @dataclass(frozen=True)
 class Match(Checked):
-    """What makes the arms comparable: the baseline's tokens, parameters, training FLOPs, seconds or peak memory.
+    """The budget in which all arms equal the baseline: tokens, parameters, training FLOPs, seconds or peak memory.
 
     ``free`` names an integer field that is solved for in every other arm, in multiples of ``step`` (a dim must divide
     by its heads). Without it the arms have to agree within ``tolerance`` as they are: 1 %, or 5 % of seconds and
@@ -90,12 +90,12 @@ class PublishedValue(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Published(Checked):
-    """What the source reports: its protocol in a line, its numbers as cells, and ``claims`` that are no cells.
+    """The results that the source reports: its protocol in a line, its numbers as cells, and other ``claims``.
 
     ``margin`` is the size of the study's margin in units of the source's metric, where these are not the study's own.
-    ``remarks`` explain results that are not those of the source: a fault, the scale, or the paper? Each is by the name
-    of a contrast or, in a study without contrasts, of the arm that is compared with the baseline. ``goal`` says whether
-    less or more of the source's metric is better; None of one that this suite measures too, by its whole name.
+    ``remarks`` explain results that differ from the source: a fault, the scale, or the paper? Each is by the name of a
+    contrast or, in a study without contrasts, of the arm that is compared with the baseline. ``goal`` says whether less
+    or more of the source's metric is better; None of one that this suite measures too, by its whole name.
     """
 
     protocol: Name
@@ -108,7 +108,7 @@ class Published(Checked):
 
     @property
     def better(self) -> Goal | None:
-        """What is better of the source's metric; None where that is not known."""
+        """The goal of the source's metric; None where it is not known."""
         return self.goal or published_goal(self.metric)
 
     def check(self) -> None:
@@ -165,9 +165,9 @@ class Looks(Checked):
     error is spent over all looks, so that they are stated beforehand.
 
     A study that was planned by looking at a pilot, its own earlier results or those of another recipe, begins at a seed
-    that the pilot has not used: ``Looks(8, 16, first_seed=8)`` has the seeds 8 to 15, then 16 to 23. Results that were
-    looked at would otherwise count once more as evidence for what they suggested. ``pilot`` says what the earlier seeds
-    were and what they changed; the report has it next to the results.
+    that the pilot has not used: ``Looks(8, 16, first_seed=8)`` has the seeds 8 to 15, then 16 to 23. Otherwise the
+    results of the pilot would count once more as evidence for the very effects that they suggested. ``pilot`` describes
+    the earlier seeds and the changes that they led to; the report shows it next to the results.
     """
 
     seeds: tuple[Positive, ...]
@@ -232,7 +232,7 @@ class Resolved(NamedTuple):
 
     @property
     def pilot(self) -> str:
-        """What the seeds before the first one were."""
+        """The description of the seeds before the first one."""
         return self.seeds.pilot if isinstance(self.seeds, Looks) else ""
 
     @property
@@ -246,17 +246,18 @@ class Ablation(Checked):
     """An ablation study. ``python -m ablations new NAME`` writes an example with every field explained.
 
     The levels of a factor map a name to overrides of the baseline; the first is the baseline's own and is ``{}``.
-    A product compares, beside ``contrasts`` or else every arm with the baseline, the main effects of all factors and
-    their two-way interactions. ``effects`` names the factors whose main effects are compared, each averaged over the
-    levels of the others; then there are no interactions, and no contrasts but those that are named. The fewer a study
-    compares, the fewer seeds decide. ``answer`` names the comparisons that answer the question, with which a report
-    begins: contrasts or, without any, arms that are compared with the baseline, or factors of a product; by default the
-    first contrast, the main effects of the first factor, or every arm against the baseline. ``also`` names further
-    metrics that the report shows with their intervals and without verdicts; None: nats next to an accuracy or another
-    score of predictions, and accuracy next to nats, if all arms measure both. ``retention`` names the measurements of
-    forgetting, which are made before and after the runs of each arm. ``rates`` names other learning rates at which the
-    arms are measured once more, to show whether the verdicts stand there: by default half and twice the rate of each
-    arm; None: no others. ``preparation`` is the command that fetches the released weights which arms start from.
+    A product compares ``contrasts`` or, without any, every arm with the baseline, and also the main effects of all
+    factors and their two-way interactions. ``effects`` names the factors whose main effects are compared, each averaged
+    over the levels of the others; then there are no interactions, and no contrasts but those that are named. The fewer
+    a study compares, the fewer seeds decide. ``answer`` names the comparisons that answer the question, with which a
+    report begins: contrasts or, without any, arms that are compared with the baseline, or factors of a product; by
+    default the first contrast, the main effects of the first factor, or every arm against the baseline. ``also`` names
+    further metrics that the report shows with their intervals and without verdicts; None: nats next to an accuracy or
+    another score of predictions, and accuracy next to nats, if all arms measure both. ``retention`` names the
+    measurements of forgetting, which are made before and after the runs of each arm. ``rates`` names other learning
+    rates at which the arms are measured once more, to show whether the verdicts stand there: by default half and twice
+    the rate of each arm; None: no others. ``preparation`` is the command that fetches the released weights which arms
+    start from.
     ``space`` adds knobs to the search of ``tune``, by path: ``{"training.clip": Interval(0.1, 10.0, log=True)}``; a
     ``Conditional`` exists where another knob has a value.
     The constructor raises ConfigError for a mistyped path, a value out of range, or two arms that are the same run.
@@ -348,7 +349,7 @@ class Ablation(Checked):
         """Resolves the arms at a scale; ``changes`` are overrides of all arms, such as those of ``--set``.
 
         An arm's own overrides win over those of the scale, so a knob that is varied keeps its levels. Raises
-        ConfigError for changes of what the study plans itself.
+        ConfigError for changes of fields that the study plans itself.
         """
         size = self.scale(scale)
         arms, left_out = self._select_arms(size, scale)

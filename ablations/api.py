@@ -1,5 +1,5 @@
-"""Studies from Python: ``from ablations import run_study`` does what ``python -m ablations run`` does, in the same
-folders, and returns the comparisons as a pandas DataFrame."""
+"""Studies from Python: ``from ablations import run_study`` runs a study as ``python -m ablations run`` does, in the
+same folders, and returns the comparisons as a pandas DataFrame."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COLUMNS = (
     "seeds", "documents", "detectable", "seeds_needed",
 )  # fmt: skip
 StudyLike = Ablation | str | Path
-"""A study by its name, by the path of its file, or as an object, which is given a name beside it."""
+"""A study by its name, by the path of its file, or as an object, whose name is a separate argument."""
 
 
 def run_study(
@@ -76,11 +76,11 @@ def run_study(
 ) -> pandas.DataFrame:
     """Trains every arm of a study, writes its report, and returns its comparisons, a row each (``comparisons``).
 
-    Finished runs are read, not repeated: interrupted, by Ctrl-C or a kill, the same call goes on, and so does the
-    command. A run that fails is a warning, and its comparisons have a ``reason`` in place of numbers.
+    Finished runs are read, not repeated: after an interruption, by Ctrl-C or a kill, the same call resumes the study,
+    and so does the command. A run that fails is a warning, and its comparisons have a ``reason`` in place of numbers.
 
     study: a name, the path of a .py file, or an ``Ablation``. name: of the folder of an ``Ablation``; runs are done in
-    processes of their own, so what its configs name can be imported there: parts of your own are plug-ins.
+    separate processes, which must be able to import everything that its configs name: your own parts are plug-ins.
     runs: a folder, or the address of a store (``s3://bucket/prefix``). changes: values by paths of the baseline's
     config, as of ``--set``. until_decided: takes one planned look after another, for at most ``max_hours``.
     launcher_options: those of ``--slurm`` or ``--ray``: ``launcher="ray", launcher_options={"address": "auto"}``.
@@ -130,9 +130,9 @@ def comparisons(
 
     The columns: comparison and kind; difference, low and high, the ends of its 95 % interval, in units of the metric
     or, where it compares by ratio, of its natural logarithm; p, and p_holm after Holm's correction; verdict (better,
-    worse, equal, differs, unresolved); reason, where there is no verdict; margin and p_equal, of what is equal;
+    worse, equal, differs, unresolved); reason, where there is no verdict; margin and p_equal, of the test of equality;
     seeds; documents, over which the estimate was resampled; detectable, the smallest difference that could have been
-    seen; seeds_needed, which would decide. What is not known is missing (NaN). ``attrs`` has the study, the metric
+    seen; seeds_needed, which would decide. Unknown values are missing (NaN). ``attrs`` has the study, the metric
     with its goal and label, and the folder of the report.
     """
     request = request_of(scale, _assignments(changes), seeds, device)
@@ -144,7 +144,7 @@ def comparisons(
 def _remote_launcher(
     launcher: str, options: Sequence[str], storage: str | None, study: StudyLike, runs: Path, request: Request
 ) -> RemoteLauncher | None:
-    """Returns what does runs on a cluster, None for this machine.
+    """Returns the launcher of a cluster, None for this machine.
 
     Raises ConfigError for options without a cluster, and for an object on SLURM, whose job of the report reads a file.
     """

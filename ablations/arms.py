@@ -1,4 +1,4 @@
-"""Expands factors and a design into arms: the combinations of levels that are run, and what each overrides."""
+"""Expands factors and a design into arms: the combinations of levels that are run, and the overrides of each."""
 
 from __future__ import annotations
 
@@ -170,12 +170,13 @@ def seed_overrides(config: Config, seed: int) -> dict[str, int]:
 
 
 def on_device(config: C, device: str) -> C:
-    """Returns the config with a device for the runs that it starts from, too. Where they are done is asked for once."""
+    """Returns the config with a device, which the runs that it starts from use too: one option names it for all of
+    them."""
     return config.override({f"{prefix}training.device": device for prefix in _within(config, type(config))})
 
 
 def _within(config: Config, kind: type[Config], prefix: str = "") -> Iterator[str]:
-    """Yields what the paths of the fields begin with of all configs of a class within a config."""
+    """Yields, for each config of a class within a config, the prefix of the paths of its fields."""
     for name, value in vars(config).items():
         if isinstance(value, kind):
             yield f"{prefix}{name}."
@@ -184,8 +185,8 @@ def _within(config: Config, kind: type[Config], prefix: str = "") -> Iterator[st
 
 
 def require_settable(changes: Overrides, baseline: Config, arms: Sequence[Arm]) -> None:
-    """Raises ConfigError for changes of what a study plans itself, its seeds and what its arms vary: they would hold
-    for some runs, or for none.
+    """Raises ConfigError for changes of fields that a study plans itself, its seeds and the fields that its arms vary:
+    such changes would hold for some runs, or for none.
 
     baseline: the config that is changed.
     """

@@ -90,10 +90,10 @@ LAGS: Mapping[str, Any] = {
 }
 """Overrides of TRANSFORMER_XL for symbols that repeat those 8 and 24 back, of which the second is beyond a segment.
 
-Nearly all that can be known is learned in half a minute, so what an arm does not know its mechanism does not carry.
-Segments are short and lags few because absolute positions learn a distance place by place: with segments of 32 and lags
-of 4, 16 and 48, sinusoids have not learned the lags within a segment when XL positions know all three. No lag is so
-short that an n-gram model of the few symbols before could know it.
+Nearly all that can be known is learned in half a minute, so an arm that does not know a lag has a mechanism that cannot
+carry it. Segments are short and lags few because absolute positions learn a distance place by place: with segments of
+32 and lags of 4, 16 and 48, sinusoids have not learned the lags within a segment when XL positions know all three. No
+lag is so short that an n-gram model of the few symbols before could know it.
 """
 
 LAGS_IN_SEGMENTS: Mapping[str, Any] = dict(LAGS) | {
@@ -104,8 +104,9 @@ LAGS_IN_SEGMENTS: Mapping[str, Any] = dict(LAGS) | {
 }
 """Overrides of CHARACTERS for the same symbols, both of whose lags lie within most of a segment.
 
-What has scores of queries and keys needs an encoding of relative positions: sinusoids learn a distance place by place.
-There are twice as many updates as without segments, since what several layers reach together is learned late.
+Mixers with scores of queries and keys need an encoding of relative positions: sinusoids learn a distance place by
+place. There are twice as many updates as without segments, since lags that only several layers together reach are
+learned late.
 """
 
 RECALL: Mapping[str, Any] = {
@@ -121,9 +122,9 @@ RECALL: Mapping[str, Any] = {
 }
 """Overrides of CHARACTERS for strings that assign values to keys and then ask for them (multi-query recall).
 
-What is to be repeated is chosen by what it follows, not by its distance, so that nothing but a comparison of contents
-gets it. Every answer is certain, and who compares nothing guesses among eight values. Recall is learned late and at
-once: after 800 updates one of three softmax runs had learned nothing of it.
+The value to repeat is chosen by the key that it follows, not by its distance, so that only a comparison of contents
+retrieves it. Every answer is certain, and a network that compares nothing guesses among eight values. Recall is learned
+late and at once: after 800 updates one of three softmax runs had learned nothing of it.
 """
 RECALL_MARGIN = Margin(0.1, "a twentieth of the loss of who guesses among all values")
 
@@ -137,8 +138,8 @@ TEXT: Mapping[str, Any] = {
 }
 """Overrides of TRANSFORMER_XL with which it learns more of text than short n-grams.
 
-It reads a quarter of the library's text several times. Of all of the text a 6-gram knows as much as it learns in an
-hour, for an n-gram model reads everything there is, and a network what it has time for.
+It reads a quarter of the library's text several times. A 6-gram model of all of the text knows as much as the network
+learns in an hour, because an n-gram model reads everything there is, and a network only the part that it has time for.
 """
 TEXT_MARGIN = Margin(0.02, "between one and two hundredths of the loss of a byte, in bits or in nats")
 
@@ -360,7 +361,7 @@ SQUARED_ERROR = Metric("test/mse", goal="minimize", label="mean squared error")
 SUMS_MARGIN = Margin(0.03, "a tenth of the error of who always answers the mean of all sums")
 
 ALL_MASKED = MaskTokensConfig(unchanged=0.0, replaced=0.0)
-"""A seventh of the symbols, all behind [MASK]: what arms with different noise are measured by."""
+"""A seventh of the symbols, all behind [MASK]: the noise under which arms with different noise are measured."""
 
 MASKED = RunConfig(
     model=EncoderConfig(dim=64, heads=4, depth=2, norm="pre", positions=LearnedConfig()),
@@ -402,8 +403,8 @@ ELECTRA = MASKED.override(
         "training.optimizer.learning_rate": 1.5e-3,
     }
 )
-"""A discriminator beside a generator of a quarter of its width, measured by minimal pairs: rows with an ending that
-does not agree, with two openers exchanged, or with a word of another topic, each beside the row without that fault.
+"""A discriminator with a generator of a quarter of its width, measured by minimal pairs: rows with an ending that does
+not agree, with two openers exchanged, or with a word of another topic, each next to the row without that fault.
 
 A generator that knows its text leaves nothing to notice, nor does a text that breaks its own rules. In pilots of one
 seed, clipped gradients cut the updates to a third, and 960 words kept BERT from knowing every pair.

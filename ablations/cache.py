@@ -60,8 +60,8 @@ def cached_plan(
 
 
 def _stamp(plan: PlannedStudy) -> str:
-    """Returns a hash of what a plan is made by and of: code by its content, data by names, sizes and times of files,
-    and the hardware where budgets are measured on it."""
+    """Returns a hash of everything that a plan depends on: code by its content, data by names, sizes and times of
+    files, and the hardware where budgets are measured on it."""
     digest = hashlib.sha256()
     for path in (*_source_files(plan.runner), *source_files(), *map(Path, plan.sources)):
         digest.update(f"{path.resolve()}\0".encode() + _content(path) + b"\0")

@@ -152,7 +152,7 @@ def _text(node: ast.expr) -> str:
 def uses_own_models(path: Path) -> bool:
     """Whether RUNNER does the runs of a study: it is one of these, or its file imports their baselines or RunConfig.
 
-    That is read from the syntax tree, so a file that gets them from a module of its own is not recognised.
+    That is read from the syntax tree, so a file that imports them through its own module is not recognised.
     """
     if path.parent == STUDIES:
         return True

@@ -1,5 +1,5 @@
-"""Writes the study of a command from the line that starts it: which of its words are parameters, what its ``--help``
-says of further ones and, if it may be run once, which numbers it prints and how."""
+"""Writes the study of a command from the line that starts it: the words that are parameters, the further parameters in
+its ``--help`` and, if it may be run once, the numbers that it prints and their format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEEDS = ("seed", "random_seed", "random_state", "manual_seed", "rng_seed")
 STEPS = ("max_iters", "max_steps", "num_steps", "train_steps", "steps", "iterations", "max_iter")
 MAXIMIZED = re.compile(r"acc|f1|bleu|rouge|score|reward|auc|precision|recall|mrr|ndcg|(^|_)map($|_)", re.IGNORECASE)
 MEASURED = (re.compile(r"^(val|eval|test|dev)", re.IGNORECASE), re.compile(r"loss|acc|error|ppl|f1|bpb", re.IGNORECASE))
-"""What the names of metrics look like: of a measurement, and of a score."""
+"""Patterns of the names of metrics: of the split that is measured, and of the score."""
 OPTION = re.compile(r"^\s{1,8}(?:-\w(?: [A-Z]\w*)?, )?(?P<flag>--[A-Za-z][\w-]*)(?P<value>[ =]\S+)?(?P<rest>.*)$")
 DEFAULT = re.compile(r"\(?default(?:s to|:|=| is)?\s*(?P<default>[^\s),]+)", re.IGNORECASE)
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -180,9 +180,7 @@ def printed_numbers(lines: Sequence[str]) -> PrintedNumbers:
                 measured = [name for name in groups if name != "step"] or groups
                 text = f"PatternConfig(patterns=(r{json.dumps(pattern, ensure_ascii=False)},))".replace("\\\\", "\\")
                 return PrintedNumbers(text, _likeliest(measured), measured)
-    raise ConfigError(
-        "no number stands after a name in what it prints; omit --try, and state values and metrics", "--try"
-    )
+    raise ConfigError("no number stands after a name in its output; omit --try, and state values and metrics", "--try")
 
 
 def _json(line: str) -> Plain:

@@ -15,7 +15,7 @@ DENSE = TUNED.override(
 
 
 COMPRESSED = DENSE.override(after(DENSE))
-"""The dense network as it is, measured again: the baseline of what compresses it without training."""
+"""The dense network as it is, measured again: the baseline of compressions without training."""
 
 LARGER: Mapping[str, Any] = {
     **{path: value for path, value in WHOLE.items() if not path.startswith("training.")},

@@ -60,7 +60,7 @@ def baseline_of(target: str, others: Iterable[str]) -> Config:
 def _config_of(
     target: str, scale: str, arm: str | None, changes: list[str] | None
 ) -> tuple[str, Config | type[Config]]:
-    """Returns the path and the config of a study's arm, before budgets are matched, or of what else is named."""
+    """Returns the path and the config of a study's arm, before budgets are matched, or of another target."""
     values = parse_assignments(changes or [])
     path, config = read_target(target) if not _is_study(target) else ("", _arm_of(target, scale, arm))
     return path, with_values(config, values) if values else config

@@ -152,7 +152,8 @@ def _answer_of(written: WrittenReport, study_file: Path) -> StudyAnswer:
 
 
 def _facts(findings: Findings, study_file: Path) -> dict[str, Plain]:
-    """Returns what was asked of which runs: study, its file, scale, commits, metric and protocol."""
+    """Returns the question of the study and the facts of its runs: study, its file, scale, commits, metric and
+    protocol."""
     plan = findings.study.plan
     records = [run.record for run in findings.study.runs if run.record]
     commits = sorted({str(commit) for record in records if (commit := record.environment.get("commit"))})

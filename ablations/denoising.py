@@ -1,4 +1,4 @@
-"""Baseline config of the studies of what an encoder-decoder is pretrained on, and the scales that these share."""
+"""Baseline config of the studies of pretraining an encoder-decoder, and the scales that these share."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ DENOISING = RunConfig(
         {"steps": 550, "optimizer.learning_rate": 3e-3, "validate_every": None},
     ),
 )
-"""An encoder-decoder that is pretrained for four passes over generated documents, and for a fifth one learns to go on
-with a text whose beginning it reads. All arms are measured by the latter."""
+"""An encoder-decoder that is pretrained for four passes over generated documents, and for a fifth one learns to
+continue a text whose beginning it reads. All arms are measured by the latter."""
 
 ELEVEN_PASSES: Mapping[str, Any] = {"data.noise.epochs": 8, "training.steps": 1200}
 """Overrides of DENOISING that pretrain for eight passes, and measure after three more: with half of the updates, an arm

@@ -27,15 +27,15 @@ __all__ = ["ASSUMED_RATE", "ENOUGH_SECONDS", "TimeEstimate", "estimate"]
 SMALL_MODEL_SHARE = 1 / 3
 """The fraction of a plain matrix product's speed that training small models reaches: attention, norms and loops."""
 SECONDS_BESIDE_TRAINING = 3.0
-"""What a run takes beside its training, until one of the same plan has finished."""
+"""Seconds of a run in addition to its training, until a run of the same plan has finished."""
 ENOUGH_RUNS = 100
 """Of an arm, that are looked at for the median of their times."""
 ENOUGH_SECONDS = 20.0
 """Seconds of training that a run needs before its speed is used for others. A start takes a few seconds."""
 ASSUMED_DEVICE = "one A100 of 40 GB"
 ASSUMED_RATE = 31e12
-"""Training FLOPs per second of the assumed device: what NVIDIA's own Transformer-XL (base, mixed precision) reaches.
-That is 59,961 tokens a second by its README, at the 0.52 GFLOPs a training token that ``models.cost`` counts.
+"""Training FLOPs per second of the assumed device: the rate of NVIDIA's own Transformer-XL (base, mixed precision).
+It is 59,961 tokens a second by its README, at the 0.52 GFLOPs a training token that ``models.cost`` counts.
 """
 
 
@@ -49,7 +49,8 @@ class TimeEstimate(NamedTuple):
 
 class FinishedRun(NamedTuple):
     """A finished run: training FLOPs per second, which are not a number where FLOPs are not known, seconds of training
-    only, seconds in all, its hardware, and the seconds of the pass that filled a cache, 0 if another run filled it."""
+    only, seconds in total, its hardware, and the seconds of the pass that filled a cache, 0 if another run filled
+    it."""
 
     rate: float
     training: float
@@ -59,9 +60,9 @@ class FinishedRun(NamedTuple):
 
 
 def estimate(planned: PlannedStudy, runs: Path) -> TimeEstimate:
-    """Estimates the seconds of every run: the median of its arm's runs, else in proportion to its training FLOPs, with
-    what finished runs of the plan took beside training: their start, their gates and their evaluation. A run that takes
-    over the training of another one takes what it needs beside. Of the runs that share the features of a frozen
+    """Estimates the seconds of every run: the median of its arm's runs, else in proportion to its training FLOPs, plus
+    the time that finished runs of the plan took besides training, for start, gates and evaluation. A run that takes
+    over the training of another one takes only this further time. Of the runs that share the features of a frozen
     network, the first also takes the time of computing them. Where FLOPs are not known, finished runs alone count."""
     devices = {(config.get("training") or {}).get("device") for config in planned.configs.values()}
     needs_cuda = "cuda" in devices or ("auto" in devices and bool(cuda_devices()))
@@ -120,7 +121,7 @@ def _passes(planned: PlannedStudy, finished: dict[str, FinishedRun], needs_cuda:
 
 
 def _rate(plan_runs: list[FinishedRun], runs: Path, needs_cuda: bool, runner: str) -> tuple[float, str]:
-    """Returns training FLOPs per second, and what that is based on.
+    """Returns training FLOPs per second, and the basis of that number in words.
 
     The time of evaluation is left out, since a run that only writes token by token does not tell how fast others train.
     """
@@ -137,7 +138,7 @@ def _rate(plan_runs: list[FinishedRun], runs: Path, needs_cuda: bool, runner: st
 
 
 def _assumed_rate(runner: str, needs_cuda: bool) -> tuple[float, str]:
-    """Returns FLOPs per second of training without finished runs, and what that is based on."""
+    """Returns FLOPs per second of training without finished runs, and the basis of that number in words."""
     if needs_cuda and not cuda_devices():
         basis = f"assuming {ASSUMED_DEVICE} at {ASSUMED_RATE / 1e12:.0f} TFLOP/s: no CUDA device here"
         return ASSUMED_RATE, basis

@@ -1,8 +1,9 @@
-"""What planning a study reads from outside of the suite: modules, other files, folders and environment variables.
+"""The inputs from outside of the suite that planning a study reads: modules, other files, folders and environment
+variables.
 
-All of it decides what the study is, so that a plan that was kept holds only as long as none of it has changed. Modules
-count wherever they are imported from, however deep, and files and variables where code from outside reads them: what
-torch and other installed packages read for themselves does not, but which versions of them are installed.
+All of them determine the study, so that a stored plan holds only as long as none of them has changed. Modules count
+wherever they are imported from, however deep. Files and variables count where code from outside reads them: reads by
+torch and other installed packages for themselves do not count, but the installed versions of these packages do.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ ALL = "*"
 
 @dataclass
 class StudyInputs:
-    """What was read: the stamps of paths and of variables by name, as they were when they were first read.
+    """The inputs that were read: the stamps of paths and of variables by name, from their first reading.
 
     certain: whether no module may have been imported by this process before it was edited.
     """
@@ -60,7 +61,7 @@ class StudyInputs:
 
     @staticmethod
     def unchanged(plain: Mapping[str, Plain]) -> bool:
-        """Whether what ``to_dict`` returned, once, is so still."""
+        """Whether the inputs are still the ones in ``plain``, an earlier output of ``to_dict``."""
         return (
             plain["packages"] == installed_packages()
             and all(stamp_of_variable(name) == stamp for name, stamp in plain["variables"].items())
@@ -69,7 +70,8 @@ class StudyInputs:
 
 
 def stamp_of_path(path: Path) -> Plain:
-    """Returns what changes with a file or with the names in a folder; None where there is neither."""
+    """Returns the stamp of a file, or of the names in a folder, which changes with them; None where there is
+    neither."""
     try:
         if path.is_dir():
             return canonical_hash(names_in(path))
@@ -87,7 +89,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def stamp_of_variable(name: str) -> Plain:
-    """Returns what changes with an environment variable, whose value may be a secret; None where it is not set."""
+    """Returns the stamp of an environment variable, whose value may be a secret; None where it is not set."""
     if name == ALL:
         return canonical_hash(sorted(os.environ))
     value = os.environ.get(name)
@@ -95,7 +97,7 @@ def stamp_of_variable(name: str) -> Plain:
 
 
 def installed_packages() -> str:
-    """Returns what changes with the versions of the packages that are installed."""
+    """Returns a hash of the versions of the packages that are installed."""
     folders = sorted({sysconfig.get_path(name) for name in ("purelib", "platlib")})
     return canonical_hash([name for folder in folders for name in names_in(Path(folder)) if name.endswith("-info")])
 
@@ -112,13 +114,13 @@ def is_outside(file: str | Path) -> bool:
 IMPORTED: dict[str, tuple[Path, Plain]] = {}
 """The file and its stamp of each module from outside that this process has imported for a study."""
 RECORDERS: list[Recorder] = []
-"""Those that note what is read at present."""
+"""The recorders that are active at present."""
 READS = ("open", "os.listdir", "os.scandir")
 """The events of Python's audit at which a file or a folder is read."""
 
 
 class Recorder:
-    """Notes what a thread reads below one of its frames."""
+    """Notes the reads of a thread below one of its frames."""
 
     def __init__(self, frame: FrameType) -> None:
         self.inputs = StudyInputs(packages=installed_packages())
@@ -130,8 +132,8 @@ class Recorder:
 
     @contextmanager
     def noting(self, frame: FrameType | None, *, whoever: bool = False) -> Iterator[bool]:
-        """Yields whether what is read at a frame counts: where code from outside reads it, itself or by a library that
-        it calls, or whoever it is. Whatever a module reads while it is imported, it reads itself."""
+        """Yields whether a read at a frame counts: by code from outside, itself or through a library that it calls, or
+        by any code if ``whoever``. Reads during the import of a module are by this module, not by its importer."""
         if self.busy or threading.get_ident() != self.thread:
             yield False
             return
@@ -232,7 +234,7 @@ def source_of(path: Path) -> Path:
     """Returns the source file of compiled code, and any other file as it is."""
     try:
         return Path(importlib.util.source_from_cache(path)) if path.suffix == ".pyc" else path
-    except ValueError:  # compiled code that lies beside no source
+    except ValueError:  # compiled code without its source
         return path
 
 
@@ -246,7 +248,7 @@ class Searches:
 
 
 class RecordedEnvironment(type(os.environ)):  # type: ignore[misc]
-    """The environment, which notes who reads what."""
+    """The environment, which notes every read and its reader."""
 
     def __getitem__(self, name: Any) -> Any:
         for recorder in RECORDERS:
@@ -286,7 +288,7 @@ def add_hook() -> None:
 
 @contextmanager
 def recorded_inputs() -> Iterator[StudyInputs]:
-    """Notes what is read inside, by this thread; the inputs are complete when it ends."""
+    """Notes the reads of this thread inside the block; the inputs are complete when it ends."""
     add_hook()
     recorder = Recorder(calling_frame(3))
     environments = [os.environ, *([os.environb] if os.supports_bytes_environ else [])]

@@ -34,7 +34,7 @@ EQUIVALENTS = {
         "--memory-per-run": "give --ray memory=SIZE instead",
     },
 }
-"""The options that divide this machine among runs, and what there is instead on each kind of cluster."""
+"""The options that divide this machine among runs, and the alternative to each on each kind of cluster."""
 
 
 class Launch(Protocol):
@@ -48,7 +48,7 @@ class Launch(Protocol):
 
 
 class RemoteLauncher(NamedTuple):
-    """What does runs on a cluster, and what raises ConfigError where the cluster is not to be reached."""
+    """The function that does runs on a cluster, and one that raises ConfigError where the cluster cannot be reached."""
 
     launch: Launch
     require_available: Callable[[], None]
@@ -71,7 +71,7 @@ def require_fitting(launcher: str, given: Mapping[str, Sequence[str] | None], lo
 def remote_launcher(
     launcher: str, options: Sequence[str], storage: str | None, study: tuple[str, Path, Request]
 ) -> RemoteLauncher | None:
-    """Returns what does runs on a cluster; None for this machine.
+    """Returns the launcher of a cluster; None for this machine.
 
     options: those of its kind of cluster, as NAME=VALUE. study: as a command names it, its runs and its request, by
     which a job of SLURM reports. Raises ConfigError for options that are none, or a package that is not installed.
@@ -82,7 +82,7 @@ def remote_launcher(
 
 
 def _ray_launcher(options: Sequence[str], storage: str | None) -> RemoteLauncher:
-    """Returns what does runs on a Ray cluster. Raises ConfigError where Ray is not installed."""
+    """Returns the launcher of a Ray cluster. Raises ConfigError where Ray is not installed."""
     if find_spec("ray") is None:
         raise ConfigError("needs ray: pip install 'lit-transformers[ray]'", "--launcher ray")
     from sweeps.launchers.ray_cluster import launch_on_ray, parse_ray_options, require_answer
@@ -94,7 +94,8 @@ def _ray_launcher(options: Sequence[str], storage: str | None) -> RemoteLauncher
 def _slurm_launcher(
     study: str, runs: Path, request: Request, parameters: Sequence[str], storage: str | None
 ) -> RemoteLauncher:
-    """Returns what submits the jobs of a study and its report. Raises ConfigError where submitit is not installed."""
+    """Returns the launcher that submits the jobs of a study and its report to SLURM. Raises ConfigError where submitit
+    is not installed."""
     try:
         from sweeps.launchers.slurm import Cluster, launch_on_slurm, parse_parameters, require_slurm
     except ModuleNotFoundError as error:

@@ -1,7 +1,8 @@
 """The looks of a study: which seeds its arms have at the present one, and which at the next.
 
-The looks that were taken stand in the study's ``plan.json``, so that a study goes on where it was. They are looks at
-runs: an arm whose configs, data or code have changed since begins at the first one, and with the baseline all arms do.
+The looks that were taken are stored in the study's ``plan.json``, so that a study resumes at its last look. They are
+looks at runs: an arm whose configs, data or code have changed since begins at the first look, and if the baseline has
+changed, all arms do.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ __all__ = ["arms_begun_anew", "at_present_look", "next_look", "with_look_taken"]
 def at_present_look(planned: PlannedStudy, runs: Path, seeds: int | None) -> PlannedStudy:
     """Returns a planned study with the seeds and looks of the present look: the one that its folder has come to.
 
-    planned: with all seeds that any look may take. seeds: those that were asked for by hand, which are a look of their
-    own where they are more than those of an earlier report. Raises ConfigError where the study states other looks than
+    planned: with all seeds that any look may take. seeds: the number that was requested by hand, which is a separate
+    look where it exceeds the seeds of an earlier report. Raises ConfigError where the study states other looks than
     when the first one was taken, or another metric, margin, arms, contrasts or effects.
     """
     history = _history(planned, runs)
@@ -73,8 +74,8 @@ class History(NamedTuple):
 
 
 def _history(planned: PlannedStudy, runs: Path) -> History | None:
-    """Returns what was looked at before; None where no look was taken, or it was one at other runs. A report without a
-    plan of looks is one; of one seed it has no verdict, and is none."""
+    """Returns the earlier plan and its looks; None where no look was taken, or only at other runs. A report without a
+    plan of looks counts as a look; with one seed it has no verdict, and does not count."""
     previous = existing_plan(runs, planned.folder)
     if previous is None or previous.looks is None:
         previous = reported_plan(runs, planned.folder)
@@ -88,7 +89,7 @@ def _history(planned: PlannedStudy, runs: Path) -> History | None:
 
 
 def _changes(previous: Plan, plan: Plan) -> list[str]:
-    """Returns what differs between two plans of a study of all that its verdicts are about, in words."""
+    """Returns, in words, the parts that the verdicts of a study are about and that differ between two of its plans."""
     stated = [
         {
             "its metric": (one.metric.name, one.metric.goal, one.metric.compare),

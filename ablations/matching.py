@@ -18,7 +18,7 @@ NOISE = 5
 
 
 class MatchedCost(Protocol):
-    """What a run costs, as computed without training; None where it is not known."""
+    """The costs of a run, computed without training; None for a cost that is not known."""
 
     @property
     def parameters(self) -> int: ...
@@ -41,9 +41,9 @@ _MEASURES: dict[str, Callable[[MatchedCost], float | None]] = {
 def match_arms(
     match: Match, configs: Mapping[str, Config], baseline: str, describe: Describe, measure: Measure | None = None
 ) -> tuple[dict[str, Config], dict[str, Matched]]:
-    """Returns the configs with the free field solved for, and what was reached; the baseline stays as it is.
+    """Returns the configs with the free field solved for, and the budgets that they reach; the baseline stays as it is.
 
-    measure: returns what a run spends, for a budget that ``describe`` does not compute.
+    measure: returns the amount that a run spends, for a budget that ``describe`` does not compute.
     Raises ConfigError for arms that differ and have no free field, or a field that does not move the budget.
     """
 

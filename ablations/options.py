@@ -143,7 +143,7 @@ Prune = Annotated[
     bool, typer.Option("--prune/--no-prune", help="End a trial early if it lags behind the median of earlier trials.")
 ]
 TRIALS = 12
-"""Trials of each arm, where nothing else is asked for."""
+"""Trials of each arm, by default."""
 
 
 def request_of(scale: str, changes: list[str] | None, seeds: int | None, device: str | None) -> Request:
@@ -182,7 +182,8 @@ def whole_plan_for(study: str, runs: Path, request: Request, *, in_server: bool 
 
 
 def load_and_plan(path: Path, request: Request, runs: Path, typed: str) -> PlannedStudy:
-    """Plans the study of a file, and notes what that reads. typed: the study as the command line names it."""
+    """Plans the study of a file, and notes the inputs that this reads. typed: the study as the command line names
+    it."""
     from ablations.inputs import recorded_inputs
     from ablations.plan import make_plan
 

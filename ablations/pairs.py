@@ -162,7 +162,7 @@ ADDITION_AND_HALTING: Mapping[str, str] = {
     "strings=addition": "left to gpu: minutes teach little of adding",
     "model=universal_halting": "left to gpu",
 }
-"""What the demos of strings leave out."""
+"""The arms that the demos of strings leave out, and why."""
 SYMBOLS_MARGIN = Margin(0.05, "one symbol in twenty")
 
 STRINGS_SCALES = {

@@ -65,7 +65,7 @@ def with_objectives(tuning: PreparedTuning, text: str) -> PreparedTuning:
 def train_front(
     tuning: PreparedTuning, results: Sequence[TuningResult], runs: Path, settings: LaunchSettings, console: Console
 ) -> list[Row]:
-    """Trains every config of the arms' fronts over the study's seeds, prints and writes what they measure.
+    """Trains every config of the arms' fronts over the study's seeds, prints and writes their measurements.
 
     Returns the rows of the runs. Raises ConfigError for an arm without a finished trial, Stopped where a signal stopped
     the runs.
@@ -121,7 +121,7 @@ def _front_plans(tuning: PreparedTuning, results: Sequence[TuningResult], runs: 
 
 
 def _losses(point: MeasuredPoint, tuning: PreparedTuning) -> list[float]:
-    """Returns what is to be small: the metric, or its negative, and the costs."""
+    """Returns the values to minimise: the metric, or its negative, and the costs."""
     return [point.metric if tuning.goal.direction == "minimize" else -point.metric, *point.costs.values()]
 
 

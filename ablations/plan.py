@@ -87,14 +87,14 @@ class Request:
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """The runs of a study: its plan, their configs by key, and what they cost by arm.
+    """The runs of a study: its plan, their configs by key, and their costs by arm.
 
     ``passes`` are the forward passes whose outputs runs read from a cache: by their names, the FLOPs of each, by the
     keys of the runs that share it. ``runner`` names the object that does a run; ``repeated`` has the arms that are
     trained as an earlier arm is and only measured in another way, each with that arm; ``sources`` are the files outside
-    of the suite whose code computes the numbers; ``inputs`` what planning it read from outside, as ``ablations.inputs``
-    has it, empty where that is not known. ``has_rate`` tells whether the run of an arm states a learning rate. Costs of
-    stages are by their names. A cost that is not known is None.
+    of the suite whose code computes the numbers; ``inputs`` the inputs from outside that planning it read, as
+    ``ablations.inputs`` records them, empty where they are not known. ``has_rate`` tells whether the run of an arm
+    states a learning rate. Costs of stages are by their names. A cost that is not known is None.
     """
 
     plan: Plan
@@ -161,8 +161,8 @@ class PlannedStudy:
         return by_name
 
     def keys_by_name(self) -> dict[str, list[str]]:
-        """Returns the keys of all runs by the names that they are shown by: of the stages that others start from, of
-        arms, and of what measures retention."""
+        """Returns the keys of all runs by their displayed names: of the stages that others start from, of arms, and of
+        measurements of retention."""
         keys: dict[str, dict[str, None]] = {}
         for stage in self.plan.stages:
             keys.setdefault(stage.name, {})[stage.key] = None
@@ -217,14 +217,15 @@ class PlannedStudy:
             )
 
     def write(self, runs: Path, floors: Floors | None = None) -> None:
-        """Writes ``plan.json`` where reports look for it, and floors that were measured for it beside it."""
+        """Writes ``plan.json`` where reports look for it, and the floors that were measured for the plan next to it."""
         write_plan(runs, self.plan)
         if floors is not None:
             write_floors(runs, self.folder, floors)
 
     @property
     def classes(self) -> list[Plain]:
-        """All that names what its runs import: their configs, and the runner where it is not one of this library."""
+        """All plain data that name classes which the runs import: their configs, and the runner where it is not from
+        this library."""
         own = self.runner.startswith("lit_transformers.")
         return [*self.configs.values(), *([] if own else [{"class_path": self.runner}])]
 
@@ -234,7 +235,7 @@ class PlannedStudy:
 
     @classmethod
     def from_dict(cls, plain: dict[str, Plain]) -> Self:
-        """Reads what ``to_dict`` wrote."""
+        """Reads the output of ``to_dict``."""
         return cls(**plain | {"plan": parse_plan(plain["plan"]), "configs": joined_parts(plain["configs"])})
 
 
@@ -249,7 +250,7 @@ def shared_parts(configs: Mapping[str, dict[str, Plain]]) -> Plain:
 
 
 def joined_parts(plain: Any) -> dict[str, dict[str, Plain]]:
-    """Reads what ``shared_parts`` returned. Configs share the objects of equal parts."""
+    """Reads the output of ``shared_parts``. Configs share the objects of equal parts."""
     parts = plain["parts"]
     return {key: {name: parts[part] for name, part in fields.items()} for key, fields in plain["fields"].items()}
 
@@ -300,7 +301,7 @@ def make_plan(
 
     tuned: the values that a search selected, by arm; they win over the arm's own overrides. runs: where measurements
     of budgets are kept. typed: the study as the command line names it, where that is not its name.
-    The runner that the baseline's class names computes what a run costs and what its key is.
+    The runner that the baseline's class names computes the costs and the key of a run.
     """
     try:
         name = runner_of(ablation.baseline)
@@ -366,7 +367,7 @@ def _passes(planned: PlannedStudy, runner: Runner) -> dict[str, dict[str, float]
 def _costs(
     configs: dict[str, Config], stages: Mapping[str, Config], runner: Runner
 ) -> dict[str, dict[str, float | None]]:
-    """Returns what a run of each arm and of each stage costs by itself and, where it starts from others, with all of
+    """Returns the costs of a run of each arm and of each stage by itself and, where it starts from others, with all of
     these: ``chain_train_flops`` and ``chain_tokens``."""
     costs: dict[str, dict[str, float | None]] = {}
     for name, config in {**configs, **stages}.items():
@@ -437,10 +438,10 @@ def _match_budgets(
 
 
 def _rehearse(configs: dict[str, Config], stages: Mapping[str, Config], metric: Metric, runner: Runner) -> Goal | None:
-    """Returns what is better of the study's metric, None where neither the study nor the runs of its arms state it.
+    """Returns the goal of the study's metric, None where neither the study nor the runs of its arms state it.
 
-    Raises ConfigError for what an arm's runs, or those that they start from, would only miss at their end, the study's
-    metric among it, and where the study or an earlier arm states another goal.
+    Raises ConfigError for anything that an arm's runs, or the runs that they start from, would only miss at their end,
+    such as the study's metric, and where the study or an earlier arm states another goal.
     """
     for name, config in stages.items():
         try:
@@ -463,7 +464,7 @@ def _rehearse(configs: dict[str, Config], stages: Mapping[str, Config], metric: 
 
 
 def _require_effects(configs: dict[str, Config], runner: Runner) -> None:
-    """Raises ConfigError for an arm that computes what the baseline computes, though its config differs."""
+    """Raises ConfigError for an arm that computes the same as the baseline, though its config differs."""
     baseline, *others = configs
     for name in others:
         if runner.changes_nothing(configs[name], configs[baseline]):
@@ -471,7 +472,8 @@ def _require_effects(configs: dict[str, Config], runner: Runner) -> None:
 
 
 def _with_references(plan: Plan, configs: dict[str, Config], runner: Runner) -> Plan:
-    """Returns the plan with what is known of the metric beforehand, by arm where arms read different data."""
+    """Returns the plan with the reference values of the metric that are known beforehand, by arm where arms read
+    different data."""
     known = {name: tuple(runner.references(config, plan.metric.name)) for name, config in configs.items()}
     if len({*known.values()}) == 1:
         return replace(plan, references=known[plan.baseline])
@@ -494,8 +496,8 @@ def _require_small_margin(plan: Plan) -> None:
 def _list_runs(
     resolved: Resolved, configs: dict[str, Config], seeds: int, runner: Runner
 ) -> tuple[Stages, dict[str, tuple[PlannedRun, ...]]]:
-    """Returns the config of every key with what runs start from, and the runs of every arm. Raises ConfigError for more
-    than MOST_SEEDS."""
+    """Returns the config of every key with the stages that runs start from, and the runs of every arm. Raises
+    ConfigError for more than MOST_SEEDS."""
     if seeds > MOST_SEEDS:
         raise ConfigError(f"an arm has at most {MOST_SEEDS:,} seeds, not {seeds}", "seeds")
     stages, runs_by_arm = Stages(runner), dict[str, tuple[PlannedRun, ...]]()
@@ -577,7 +579,7 @@ def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float | Non
     """Returns our protocol in a line, without the seeds: the corpus, how it is read where configs do not say, the
     budget and the size of the baseline.
 
-    Where tokens are not counted, the budget is its updates. What is not known is not said.
+    Where tokens are not counted, the budget is its updates. Unknown facts are omitted.
     """
     baseline = next(iter(configs))
     # The kind of the data is one level below it: data.source.kind, or data.generator.kind.

@@ -1,4 +1,4 @@
-"""What more seeds of a study would decide, and what they cost, by the runs that there are."""
+"""Forecasts the comparisons that more seeds of a study would decide, and their costs, from the existing runs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["power_view"]
 
 COUNTS = (3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64)
-"""The numbers of seeds of which a study without a plan of looks is told what they would decide."""
+"""The numbers of seeds that are forecast for a study without a plan of looks."""
 
 
 def power_view(planned: PlannedStudy, runs: Path, power: float, time_estimate: TimeEstimate, workers: int) -> Group:
-    """Returns a table of what each number of seeds beyond the present one would decide with this power, and how soon.
+    """Returns a table of the comparisons that each number of seeds beyond the present one would decide with this power,
+    and of the time that this takes.
 
     Raises ConfigError for a power that is none, and where no comparison has an interval.
     """

@@ -1,7 +1,7 @@
 """Measures the time and the memory of a run, which cannot be computed, by a few steps in a separate process.
 
 A probe runs by itself with one thread. Runs share the machine and all take longer by about the same factor, so a match
-by time is one of ratios; the report compares what the finished runs have measured.
+by time is one of ratios; the report compares the measurements of the finished runs.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class ProbedConfig(NamedTuple):
 def measured_spending(on: str, runner: str, folder: Path) -> Callable[[Config], float]:
     """Returns a function from a config to its time in seconds (``on`` is "seconds") or its memory in bytes.
 
-    Measurements are kept in ``folder`` by key and by what they were measured on. Raises ConfigError for a run that
-    cannot be done.
+    Measurements are stored in ``folder`` by key and by the hardware that they were made on. Raises ConfigError for a
+    run that cannot be done.
     """
 
     def spending(config: Config) -> float:
@@ -52,7 +52,8 @@ def measured_spending(on: str, runner: str, folder: Path) -> Callable[[Config], 
 
 
 def measured_on() -> list[Plain]:
-    """Returns what time and memory depend on beside the config: the models of the processor and of the CUDA devices."""
+    """Returns the hardware that time and memory depend on besides the config: the models of the processor and of the
+    CUDA devices."""
     return [processor(), list(processor_model()), list(cuda_models())]
 
 

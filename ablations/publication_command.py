@@ -50,7 +50,7 @@ WriteRepeated = Annotated[bool, typer.Option("--write", help="Also write the res
 
 
 def remark(study: Study, folder: PublishedIn = None, scale: Scale = "demo", changes: Set = None) -> None:
-    """Write the study's remarks on its results, and what its pilot was, into its publication. Needs no run."""
+    """Write the study's remarks on its results and the description of its pilot into its publication. Needs no run."""
     from reports.publish import publish_remarks
 
     path = catalog.find(study)

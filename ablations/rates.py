@@ -46,12 +46,12 @@ def plan_rates(planned: PlannedStudy, rates: PlannedRates) -> PlannedStudy:
 
 
 def rate_arm(arm: str, factor: float) -> str:
-    """Returns what an arm is called at a factor of its learning rate."""
+    """Returns the name of an arm at a factor of its learning rate."""
     return f"{arm} rate=x{factor:g}"
 
 
 def keep_rates(runs: Path, planned: PlannedStudy, scaled: PlannedStudy, rates: PlannedRates) -> Iterator[str]:
-    """Writes the values of the runs at other learning rates beside the plan, and yields why runs have none.
+    """Writes the values of the runs at other learning rates next to the plan, and yields why runs have none.
 
     scaled: the study of ``plan_rates``."""
     values = tuple(_values(runs, planned, scaled, rates))

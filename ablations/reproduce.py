@@ -30,7 +30,7 @@ class RepeatedRuns:
     threads: int | None
 
     def reproductions(self, runs: Path) -> list[Reproduction]:
-        """Returns the values of all that have finished in the folder ``runs``, beside the published ones."""
+        """Returns the values of all runs that have finished in the folder ``runs``, next to the published ones."""
         reproductions = []
         for key, run in self.published.items():
             record = read_record(runs / key).record
@@ -100,7 +100,7 @@ def resolve(
     runner: str, plain: Mapping[str, Plain], seed: int, arm: str
 ) -> tuple[PlannedRun, dict[str, dict[str, Plain]], list[PlannedStage], str | None]:
     """Returns a run as it is planned today, the configs of it and of the runs that it starts from by their keys, these
-    runs, and what identifies its data, for a process that has imported the runner."""
+    runs, and the fingerprint of its data, for a process that has imported the runner."""
     loaded = load_runner(runner)
     config, stages = loaded.config.from_dict(plain), Stages(loaded)
     planned = stages.planned(config, seed, arm)

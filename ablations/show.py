@@ -63,7 +63,8 @@ def study_list(headlines: Iterable[Headline]) -> Table:
 
 
 def study_view(name: str, ablation: Ablation) -> Group:
-    """Shows one study in full: question, factors and levels, scales and what they leave out, and published numbers."""
+    """Shows one study in full: question, factors and levels, scales and the arms that they leave out, and published
+    numbers."""
     lines: list[RenderableType] = [Text(name, style="bold"), Text(ablation.question)]
     if ablation.source:
         source = ablation.source
@@ -200,7 +201,7 @@ def _chain_column(plan: Plan) -> tuple[str, ...]:
 
 
 def chain_lines(planned: PlannedStudy) -> Iterator[str]:
-    """Yields what the runs of each arm start from that start from others, and which budget was matched of which."""
+    """Yields lines on the runs that arms start from, and one on the stages that the matched budget covers."""
     plan = planned.plan
     places = {stage.name: stage.place for stage in plan.stages}
     for name, place in places.items():
@@ -240,7 +241,8 @@ def _total_seconds(seconds: Sequence[float], workers: int) -> float:
 
 
 def remaining_work(time_estimate: TimeEstimate, done: set[str], workers: int) -> str:
-    """Returns a sentence with the number of runs that are left, how long they will take, and what that is based on."""
+    """Returns a sentence with the number of runs that are left, the time that they will take, and the basis of this
+    estimate."""
     remaining = [seconds for key, seconds in time_estimate.seconds.items() if key not in done]
     total = _total_seconds(remaining, workers)
     worker_count = "1 worker" if workers == 1 else f"{workers} workers"
@@ -341,7 +343,7 @@ def summary_line(rows: Sequence[Row]) -> str:
 
 
 def reproduction_view(published: Study, reproductions: Sequence[Reproduction]) -> Group:
-    """Shows published runs beside their repetitions, and how far seeds of the same arm lie from each other."""
+    """Shows published runs next to their repetitions, and how far seeds of the same arm lie from each other."""
     labels = published.plan.labels
     table = plain_table(labels.heading("arm"), "seed", "published", "repeated", "difference", "deviation\nof seeds")
     for one in reproductions:

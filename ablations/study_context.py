@@ -21,11 +21,11 @@ __all__ = ["keep_context"]
 
 
 def keep_context(runs: Path, planned: PlannedStudy, console: Console) -> None:
-    """Measures the baseline's first finished run that has its weights with its context cut, once, and writes it beside
-    the plan.
+    """Measures the baseline's first finished run whose weights are stored, with its context cut, once, and writes the
+    losses next to the plan.
 
-    Where it is known what can be known of the data, all arms are measured, for then a loss says what an arm lacks.
-    What fails is named as its reason, and by no line: most studies are of no text.
+    Where the plan has references, all arms are measured, because a loss then shows how much an arm lacks. The reason of
+    a failed measurement is stored, and no line names it: most studies are not of text.
     """
     plan = planned.plan
     keys = {arm.name: key for arm in plan.arms if (key := _first_finished(runs, arm))}
@@ -46,7 +46,7 @@ def keep_context(runs: Path, planned: PlannedStudy, console: Console) -> None:
             with console.status(f"the context that {name} of {planned.study} uses"):
                 arm_losses = losses if arm_key == key else _measure(planned, runs / arm_key)
             context = replace(context, arms=(*context.arms, ArmContext(name, arm_key, arm_losses)))
-    except Exception as error:  # whatever it is, the report can do without
+    except Exception as error:  # the report can do without the measurement
         context = ContextUse(key, reason=first_fault(error))
     write_context(runs, plan.folder, context)
 
@@ -61,13 +61,13 @@ def context_losses(runner: str, checkpoint: Path) -> tuple[ContextLoss, ...]:
 
 
 def _first_finished(runs: Path, arm: PlannedArm, weights: bool = True) -> str | None:
-    """Returns the key of an arm's first run that has finished and has its weights, or that may be without them, as one
-    restored from what is published is; None where there is none."""
+    """Returns the key of an arm's first run that has finished and has its weights or, if not ``weights``, may lack
+    them, as a run that was restored from a publication does; None where there is none."""
     return next((run.key for run in arm.runs if _has_finished(runs / run.key, weights)), None)
 
 
 def _has_finished(directory: Path, weights: bool) -> bool:
-    """Whether a folder holds a run that has finished and, where they are asked for, its weights."""
+    """Whether a folder holds a run that has finished and, if ``weights``, its weights."""
     try:
         finished = load_record(directory / RECORD).outcome == "finished"
     except (OSError, ValueError, RecursionError):
@@ -78,7 +78,7 @@ def _has_finished(directory: Path, weights: bool) -> bool:
 
 
 def _measured(runs: Path, folder: str) -> ContextUse | None:
-    """Returns what was measured before; None where there is nothing, or a file that cannot be read."""
+    """Returns the earlier measurement; None where there is none, or its file cannot be read."""
     try:
         return load_context(runs, folder)
     except (OSError, ValueError, RecursionError):

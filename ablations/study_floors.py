@@ -1,5 +1,5 @@
-"""Measures the floors of a study: before its runs are done, where those beside its plan are not of these runs, or of
-what is published without any."""
+"""Measures the floors of a study: before its runs are done, where the floors next to its plan are not of these runs, or
+of a publication without floors."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def missing_floors(runs: Path, planned: PlannedStudy, todo: int, console: Consol
     """Measures the floors of a plan, of each of the data that its arms read and of how much of them they see, and of
     its stages, and prints a line on each; returns None where they are known.
 
-    todo: number of runs that are still to be done; with some, floors that could not be measured are tried again. What
-    fails is named by the line and by ``reason``, and keeps no run from being done.
+    todo: number of runs that are still to be done; with some, floors that could not be measured are tried again. A
+    failed measurement is named by the line and by ``reason``, and keeps no run from being done.
     """
     stored = _stored(runs, planned.folder)
     plan = planned.plan
@@ -52,7 +52,8 @@ def missing_floors(runs: Path, planned: PlannedStudy, todo: int, console: Consol
 
 def floors_of_published(study: Study, runner: str, console: Console) -> Floors:
     """Measures the floors of a study from its results alone, of each of the data that its arms read, and prints a line
-    on each. What simple predictors learn depends on no code that trained, so that it does not matter how old runs are.
+    on each. The scores of simple predictors do not depend on the code that trained the runs, so the age of the runs
+    does not matter.
 
     runner: the name of the runner of the study's runs. Raises ConfigError where the first run of an arm has no result,
     or has read other data than its config stands for on this machine.
@@ -94,7 +95,7 @@ def _floors(
             with console.status(f"measuring the floors of {plan.study}"):
                 values, document = call_forked(runner, measure, runner, configs[key], plan.metric.name)
             floors = Floors(key, values, document=document, version=VERSION)
-        except Exception as error:  # whatever it is, it is no reason not to train
+        except Exception as error:  # no error is a reason not to train
             floors = Floors(key, reason=first_fault(error), version=VERSION)
         best = floors.best(plan.metric)
         text, beyond = f"none: {floors.reason}", floors.best_of_document(plan.metric)
@@ -121,7 +122,7 @@ def _stage_floor(planned: PlannedStudy, name: str, key: str, console: Console) -
     try:
         with console.status(f"measuring the floor of {name}"):
             floor = call_forked(planned.runner, measure_stage, planned.runner, name, key, planned.configs[key])
-    except Exception as error:  # whatever it is, it is no reason not to train
+    except Exception as error:  # no error is a reason not to train
         floor = StageFloor(name, key, reason=first_fault(error))
     text = f"none: {floor.reason}"
     if floor.best is not None:
@@ -157,13 +158,13 @@ def measure(
 
 
 def data_content(runner: str, config: Mapping[str, Plain]) -> str | None:
-    """Returns what identifies the content of a run's data by its runner, for a process that has imported it."""
+    """Returns the fingerprint of a run's data by its runner, for a process that has imported it."""
     loaded = load_runner(runner)
     return loaded.data_content(loaded.config.from_dict(config))
 
 
 def _stored(runs: Path, folder: str) -> Floors | None:
-    """Returns the floors beside a plan; None where there are none, or a file that cannot be read."""
+    """Returns the floors next to a plan; None where there are none, or their file cannot be read."""
     try:
         return load_floors(runs, folder)
     except (OSError, ValueError, RecursionError):

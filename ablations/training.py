@@ -68,7 +68,7 @@ class LaunchSettings:
     workers, threads: runs at a time and threads of each, by default as they fit this machine. retry_failed: whether
     runs that failed by themselves are tried again. wandb: whether and where they are sent. loggers: by which each run
     is shown besides. storage: the address of the ledger. remote: does the runs on a cluster, in place of this machine.
-    deadline: the monotonic time at which runs stop, to go on later.
+    deadline: the monotonic time at which runs stop, to be resumed later.
     """
 
     workers: int | None = None
@@ -123,7 +123,7 @@ class LaunchSettings:
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal stopped the runs; what they had done is kept."""
+    """A signal stopped the runs; their progress is stored."""
 
     def __init__(self, number: int) -> None:
         super().__init__("stopped; run it again to resume")
@@ -162,7 +162,8 @@ def survey_plan(
 
 
 def survey_to_train(planned: PlannedStudy, runs: Path, settings: LaunchSettings) -> list[Row]:
-    """Returns a row for every run, filled from its record where it need not be repeated; prints what was damaged."""
+    """Returns a row for every run, filled from its record where it need not be repeated; prints notes on damaged
+    files."""
     limit = settings.limits.seconds
     rows, notes = survey_plan(planned, runs, retry_failed=settings.retry_failed, time_limit=limit)
     warn(notes)
@@ -170,7 +171,7 @@ def survey_to_train(planned: PlannedStudy, runs: Path, settings: LaunchSettings)
 
 
 def warn(notes: Iterable[str]) -> None:
-    """Prints each note, of what was damaged and set aside, as a line on standard error."""
+    """Prints each note, on a damaged file that was set aside, as a line on standard error."""
     for note in notes:
         err.print(note, markup=False, highlight=False, soft_wrap=True)
 
@@ -191,10 +192,10 @@ def take_looks(
     look.
 
     whole: the study with the seeds of all its looks, of which the present one comes first. seeds: those that were
-    requested, as of ``at_present_look``. console: shows how runs stand; report: what the report says. until_decided:
-    takes one planned look after another, until all comparisons are decided, no look is left, or time is up; otherwise
-    no look is taken beyond the present one, to which arms come that were repaired. unmatched: gives verdicts between
-    arms whose budgets differ, too. full: prints every table of the last report; each earlier look is one line.
+    requested, as of ``at_present_look``. console: shows how runs stand; report: shows the report. until_decided: takes
+    one planned look after another, until all comparisons are decided, no look is left, or time is up; otherwise no look
+    is taken beyond the present one, to which arms come that were repaired. unmatched: gives verdicts between arms whose
+    budgets differ, too. full: prints every table of the last report; each earlier look is one line.
     Raises ConfigError where looks are to be taken of a study that states none, and Stopped where a signal stopped runs.
     """
     if until_decided and whole.plan.looks is None:
@@ -295,7 +296,7 @@ def train_rates(
     planned: PlannedStudy, runs: Path, settings: LaunchSettings, console: Console,
     before: Callable[[int], None] = lambda left: None,
 ) -> bool:  # fmt: skip
-    """Trains the runs at other learning rates that the plan states and that have not ended, writes their values beside
+    """Trains the runs at other learning rates that the plan states and that have not ended, writes their values next to
     the plan, and prints why runs have none. Returns whether the plan states any. Raises Stopped where a signal stopped
     the runs: the same command resumes them.
 
@@ -321,8 +322,9 @@ def launch_rows(
 ) -> Summary:  # fmt: skip
     """Launches runs under the live table, on this machine or a cluster.
 
-    prepare: called once the ledger is open and a cluster answers, for what takes long. begin: called once the cluster
-    has accepted the runs. Raises ConfigError, before either, where a ledger, a cluster or W&B is not to be reached.
+    prepare: called once the ledger is open and a cluster answers, for preparations that take long. begin: called once
+    the cluster has accepted the runs. Raises ConfigError, before either, where a ledger, a cluster or W&B is not to be
+    reached.
     """
     from sweeps.launchers.local import launch
     from sweeps.ledger.ledger import Ledger

@@ -100,7 +100,8 @@ def tuned_plan(
 
 
 def about(tuning: PreparedTuning, results: Sequence[TuningResult], budget: Budget) -> Tuning:
-    """Returns what a report needs: the budget, the splits, and the search space and result of each arm."""
+    """Returns the facts of a tuning that a report needs: the budget, the splits, and the search space and result of
+    each arm."""
     arms = {}
     for result, arm in zip(results, tuning.arms, strict=True):
         space = {path: _describe_knob(knob) for path, knob in arm.space.items()}

@@ -190,7 +190,7 @@ def _entity_words(target: WandbTarget) -> list[str]:
 
 
 def _print_outcome(record: Record, purpose: str) -> None:
-    """Prints how a run ended. purpose: the parameters of the run, or what it measures."""
+    """Prints how a run ended. purpose: the parameters of the run, or its measurement."""
     from lit_transformers.training.ranks import is_first_rank
 
     if is_first_rank():

@@ -7,9 +7,9 @@ The ways take turns: transformers' pipeline as it is called; the same with texts
 padded rows, and as it is, which reads rows without padding; both in bfloat16, and in int8 where the processor has its
 product; ONNX Runtime in float32 and in dynamic int8, texts of equal length together. Time is that of the CPU, which
 other processes change less than time by the clock; of several threads, time by the clock. p50 and p99 are of one text
-alone. Labels and nats are compared with
-``predict`` on padded rows in float32, with an interval of 95 % over texts. Memory is the peak of a process of its own.
-FasterTransformer and TurboTransformers (arXiv:2010.05680) measure the same question on GPUs.
+alone. Labels and nats are compared with ``predict`` on padded rows in float32, with an interval of 95 % over texts.
+Memory is the peak of a separate process. FasterTransformer and TurboTransformers (arXiv:2010.05680) measure the same
+question on GPUs.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def own_peak_megabytes(make: Callable[[], Way], texts: Sequence[str]) -> float:
 
 
 class Measured(NamedTuple):
-    """What one way took. seconds: for all texts, in each round. alone: for each text alone, in the last round.
-    outputs: the probabilities of each text."""
+    """The measurements of one way. seconds: for all texts, in each round. alone: for each text alone, in the last
+    round. outputs: the probabilities of each text."""
 
     seconds: list[float]
     alone: list[float]

@@ -118,7 +118,7 @@ OPTIONS: Mapping[str, Sequence[Any]] = {
 
 
 def with_options(example: Any, draw: random.Random) -> Any:
-    """Returns a prompt with other options, and what is no prompt as it is."""
+    """Returns a prompt with other options; data that are no prompt are returned as they are."""
     if not isinstance(example, dict) or "prompt" not in example:
         return example
     chosen = draw.sample([*OPTIONS], draw.randrange(1, 4))
@@ -171,7 +171,7 @@ STARTS = (
     b"GET / HTTP/1.1\n\n",
     b"GET http://[ HTTP/1.1\r\n\r\n", b"POST  /classify  HTTP/1.1\r\n\r\n", b"GET /%00%ff%zz HTTP/1.1\r\n\r\n",
 )  # fmt: skip
-"""What other protocols and broken clients send first."""
+"""The first bytes of other protocols and of broken clients."""
 
 
 def bad_request(path: str, example: Any, draw: random.Random) -> BadRequest:
@@ -225,7 +225,7 @@ def bad_requests(examples: Mapping[str, Any], seed: int) -> Iterator[BadRequest]
 
 
 async def sent(port: int, request: BadRequest) -> Reply | None:
-    """Sends a request over a connection of its own. Returns the answer; None if none is read."""
+    """Sends a request over a separate connection. Returns the answer; None if none is read."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         with suppress(OSError):  # the server may refuse before it has read all
@@ -267,7 +267,7 @@ async def reply_from(reader: asyncio.StreamReader, is_head: bool) -> Reply:
 
 
 def fault_of(request: BadRequest, reply: Reply | None) -> str:
-    """Returns what is wrong with an answer, or nothing."""
+    """Returns the fault of an answer; empty for none."""
     if reply is None or (reply.status == 0 and not request.is_whole):
         return ""
     if request.is_sound and reply.status != 200:
@@ -292,8 +292,8 @@ def ended(body: bytes) -> bool:
 
 
 class RequestCounts(NamedTuple):
-    """What requests had. statuses: how many had each status; "closed": the connection ended without an answer; "not
-    read": the client left. faults: the requests that break a promise, with the reason."""
+    """The outcomes of requests. statuses: how many had each status; "closed": the connection ended without an answer;
+    "not read": the client left. faults: the requests that break a promise, with the reason."""
 
     statuses: Counter[str]
     faults: list[str]
@@ -392,12 +392,12 @@ MAKERS: Mapping[Ability, Callable[[Path], Path]] = {
     "generate": tiny_language_model,
     "translate": tiny_translator,
 }
-"""What writes the checkpoint of a small network into a folder."""
+"""The functions that write the checkpoint of a small network into a folder."""
 
 
 def main(
     checkpoint: Annotated[Path | None, typer.Argument(help="Serve this checkpoint.ckpt.")] = None,
-    ability: Annotated[Ability, typer.Option(help="Without a checkpoint: what the small network does.")] = "classify",
+    ability: Annotated[Ability, typer.Option(help="Without a checkpoint: the network's ability.")] = "classify",
     requests: Annotated[int, typer.Option(min=10, help="Send this many requests.")] = 100_000,
     connections: Annotated[int, typer.Option(min=1, help="Send over this many connections at once.")] = 32,
     seed: Annotated[int, typer.Option(help="Draw the requests from this seed.")] = 0,

@@ -1,4 +1,4 @@
-"""Measures what a generated symbol costs on one thread, in the ways of this suite and of transformers, in one run.
+"""Measures the cost of a generated symbol on one thread, in the ways of this suite and of transformers, in one run.
 
     python -m benchmarks.decoding [CHECKPOINT --draft OTHER] [--translator CHECKPOINT --translator-draft OTHER
                                    --sources FILE] [--seconds 90] [--rounds 3] [--quick] [--json NAME]
@@ -59,9 +59,9 @@ Row = dict[str, Any]
 
 
 class Workload(NamedTuple):
-    """What is measured. model, draft: sizes of language models. row: symbols of a row of training. prompt, length: of
-    a text. drafts: numbers of drafted symbols. prefixes: their lengths. translator: its sizes; rows, longest: of its
-    batch."""
+    """The sizes of a measurement. model, draft: sizes of language models. row: symbols of a row of training. prompt,
+    length: of a text. drafts: numbers of drafted symbols. prefixes: their lengths. translator: its sizes; rows,
+    longest: of its batch."""
 
     model: Mapping[str, int]
     draft: Mapping[str, int]
@@ -234,7 +234,7 @@ def language_model(checkpoint: Path, draft: Path, work: Workload, rounds: int, f
 
 
 def after_prefixes(work: Workload, rounds: int) -> list[Row]:
-    """Compares what a symbol costs after prefixes, by attention that keeps keys and by linear attention, of networks
+    """Compares the costs of a symbol after prefixes, by attention that stores keys and by linear attention, of networks
     with random weights. difference: the largest one of log-probabilities to those of one pass over all symbols."""
     torch.manual_seed(0)
     rows = []
@@ -360,7 +360,7 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="Take small networks, to check this script.")] = False,
     json_name: Annotated[str | None, typer.Option("--json", help=JSON_HELP)] = None,
 ) -> None:
-    """Measure what a generated symbol costs in several ways."""
+    """Measure the cost of a generated symbol in several ways."""
     if (checkpoint is None) != (draft is None):
         raise typer.BadParameter("name both a checkpoint and --draft, or none")
     if len({translator_run is None, translator_draft is None, sources is None}) > 1:

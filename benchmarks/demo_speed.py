@@ -1,8 +1,8 @@
-"""Tokens per second at the sizes of demos, beside those of another commit.
+"""Tokens per second at the sizes of demos, next to those of another commit.
 
     python -m benchmarks.demo_speed --against COMMIT [--cases xl,lags] [--tiny] [--json NAME]
 
-Both commits train and evaluate through the suite, each in a process of its own with one thread, the other commit in a
+Both commits train and evaluate through the suite, each in a separate process with one thread, the other commit in a
 worktree in a temporary folder. They take turns block by block, and ratios are taken between neighbouring blocks, so
 that other load on the machine affects both. Rates are of processor time, which such load disturbs less than the clock.
 """

@@ -1,11 +1,11 @@
-"""What a symbol costs in evaluation whose attention reaches L symbols back: by reused state, and by sliding.
+"""The cost of a symbol in evaluation with attention that reaches L symbols back: by reused state, and by sliding.
 
     python -m benchmarks.evaluation_speed [--lengths 800,1800,2800,3800] [--json NAME]
 
 Reused state is that of Transformer-XL: a segment is read with the states of the L symbols before it, and all of its
-symbols are predicted at once. Sliding is what a model without memory does for the same context: every symbol has a
-window of L symbols of its own, of which the last alone predicts. Both are the network of ``xl_evaluation_speed`` with
-the softmax of what is predicted, one row, once the memory is full. Dai et al. 2019 (arXiv:1901.02860, table 9) report
+symbols are predicted at once. Sliding is the way of a model without memory to the same context: every symbol has its
+own window of L symbols, of which the last alone predicts. Both are the network of ``xl_evaluation_speed`` with the
+softmax of the predicted symbols, one row, once the memory is full. Dai et al. 2019 (arXiv:1901.02860, table 9) report
 ratios of 363 to 1,874, for 24 layers on one GPU. The two take turns; times are medians.
 """
 
@@ -31,7 +31,7 @@ SYMBOLS = 256
 
 
 def network_of(dim: int, depth: int, memory: int) -> LanguageModel:
-    """The network of the study, in evaluation, with a memory of so many symbols."""
+    """The network of the study, in evaluation, with a memory of ``memory`` symbols."""
     sizes = {"model.dim": dim, "model.depth": depth, "model.mixer.memory": memory}
     network = build_model(ABLATION.baseline.override(sizes)).network.eval()
     assert isinstance(network, LanguageModel)

@@ -68,7 +68,8 @@ class Epoch(NamedTuple):
 
 
 def config_of(examples: int, seed: int) -> RunConfig:
-    """Returns the run: one epoch over so many sentences, with BERT's head, which starts from the released pooler."""
+    """Returns a run of one epoch over ``examples`` sentences with BERT's head, which starts from the released
+    pooler."""
     steps = -(-examples // BATCH)
     return RunConfig.from_yaml(EXAMPLE).override(
         {

@@ -1,7 +1,7 @@
-"""What the benchmarks of layers share: steps, their times and peak memory, reasons for failures, scaling exponents.
+"""The base of the benchmarks of layers: steps, their times and peak memory, reasons for failures, scaling exponents.
 
 On a CPU layers take turns in one process, so that other load on the machine affects all of them alike, and the peak
-memory of each is measured in a process of its own. On CUDA they are measured one after another, and the memory is freed
+memory of each is measured in a separate process. On CUDA they are measured one after another, and the memory is freed
 in between.
 """
 

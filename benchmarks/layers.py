@@ -1,9 +1,9 @@
-"""One layer of every mixer, forward and backward, beside plain attention and the peers that do the same.
+"""One layer of every mixer, forward and backward, next to plain attention and the peers of each mixer.
 
     python -m benchmarks.layers [--lengths 1024,4096,16384] [--only lsh,linear] [--device cuda] [--json NAME]
 
 On a CPU all layers take turns in one process, so that other load on the machine affects all of them alike, and the
-peak memory of each is measured in a process of its own; on CUDA, in bfloat16, they are measured one after another.
+peak memory of each is measured in a separate process; on CUDA, in bfloat16, they are measured one after another.
 Times are medians. A layer that took longer than ``--patience`` seconds is left out at greater lengths, and so is one
 that failed. Layers without numbers are listed with the reason, including peers that are not installed. The numbers are
 written after every length. The power is the exponent of a quantity's growth with length between 4k and 16k (where these
@@ -215,7 +215,7 @@ def main(
     peaked: Annotated[bool, typer.Option("--peaks/--no-peaks", help="On a CPU, whether to take peak memory.")] = True,
     json: Annotated[str, typer.Option(help=JSON_HELP)] = "",
 ) -> None:
-    """Times one layer of every mixer beside its peers."""
+    """Times one layer of every mixer next to its peers."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     if device == "auto":

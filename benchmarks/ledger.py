@@ -59,7 +59,7 @@ WAIT_SECONDS = 600.0
 
 
 class Claims(NamedTuple):
-    """What one process did: the runs that it claimed, the moments of its first claim and of its last end, its
+    """The work of one process: the runs that it claimed, the moments of its first claim and of its last end, its
     processor seconds of reading the ledger first, and of claims and ends."""
 
     keys: tuple[str, ...]
@@ -86,7 +86,7 @@ def fill(runs: Path, storage: str | None, count: int, console: Console) -> None:
 
 
 def claim_all(runs: Path, storage: str | None, count: int, first: int, ready: Barrier) -> Claims:
-    """Claims and ends whatever is free of ``count`` runs, beginning at the one with the number ``first``."""
+    """Claims and ends all free runs of ``count``, beginning at the one with the number ``first``."""
     start = time.process_time()
     ledger = Ledger(runs, storage)
     try:
@@ -114,7 +114,7 @@ def _child(sender: Any, *arguments: Any) -> None:
 
 
 def measure(runs: Path, storage: str | None, workers: int, wanted: int) -> list[Claims]:
-    """Lets so many processes claim ``wanted`` runs. Raises RuntimeError where a run was given out twice or never."""
+    """Lets ``workers`` processes claim ``wanted`` runs. Raises RuntimeError for a run given out twice or never."""
     context = multiprocessing.get_context("spawn")
     ready, receivers, processes = context.Barrier(workers), [], []
     for worker in range(workers):
@@ -181,7 +181,7 @@ def cpu_seconds(words: Sequence[str], folder: Path) -> float:
 
 
 def write_study(folder: Path, count: int) -> None:
-    """Writes a study of so many runs, has it planned, and writes a record of every run. Raises RuntimeError where its
+    """Writes a study of ``count`` runs, has it planned, and writes a record of every run. Raises RuntimeError where its
     plan is not in the cache."""
     seeds = min(count, SEEDS)
     (folder / "many.py").write_text(STUDY.format(arms=max(count // seeds, 2), seeds=seeds), encoding="utf-8")
@@ -212,7 +212,7 @@ def _record(key: str, seed: int) -> Record:
 
 
 def measure_commands(count: int) -> dict[str, float]:
-    """Returns the processor seconds of each command on a study of so many runs that have ended."""
+    """Returns the processor seconds of each command on a study of ``count`` runs that have ended."""
     with tempfile.TemporaryDirectory() as folder:
         write_study(Path(folder), count)
         return {command: cpu_seconds(command.split(), Path(folder)) for command in COMMANDS}
@@ -236,7 +236,7 @@ def main(
 ) -> None:
     """Count the claims a second of processes that share a ledger, and time the commands that read many runs.
 
-    Claims a second depend on what else the machine does; processor times hardly do. PostgreSQL has to be installed for
+    Claims a second depend on other load on the machine; processor times hardly do. PostgreSQL has to be installed for
     --store postgresql: apt-get install postgresql.
     """
     out = Console()

@@ -2,9 +2,9 @@
 
     python -m benchmarks.long_documents [--lengths 4096,16384,65536] [--only window,linear] [--to FOLDER]
 
-Which mixers these are is counted: FLOPs of the forward pass, at 4,096 and at 8,192 tokens. The power is the exponent
-of a quantity's growth with length; the goal is 1.1. That of the FLOPs is what the arithmetic of a mixer leaves
-possible. Times and memory are those of ``benchmarks.layers``. Writes long_documents_cpu.json, after every length, and
+Which mixers these are is counted: FLOPs of the forward pass, at 4,096 and at 8,192 tokens. The power is the exponent of
+a quantity's growth with length; the goal is 1.1. The power of the FLOPs is the least that the arithmetic of a mixer
+allows. Times and memory are those of ``benchmarks.layers``. Writes long_documents_cpu.json, after every length, and
 long_documents_cpu.png.
 
 A trial run that takes seconds: --lengths 256,512,1024 --rounds 1 --no-peaks --to /tmp/long_documents
@@ -79,7 +79,7 @@ def growths(rows: list[dict[str, Any]], cases: dict[str, LayerCase]) -> list[Gro
 
 
 def draw(table: list[Growth], path: Path, lengths: str) -> None:
-    """Writes a figure of the powers, a line for each layer, beside the goal."""
+    """Writes a figure of the powers, a line for each layer, with the goal."""
     with rc_context(STYLE):
         figure = Figure(figsize=(7, 1.2 + 0.28 * len(table)), layout="constrained")
         FigureCanvasAgg(figure)

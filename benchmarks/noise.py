@@ -4,7 +4,7 @@
     python -m benchmarks.noise RUNS/studies/less_noise--lags/report/results.jsonl
 
 A contrast of two arms needs the more seeds the more its paired differences vary, and pays for each with the training
-and measuring of both. What makes runs vary less is worth its time where the product of the two shrinks.
+and measuring of both. A change that makes runs vary less is worth its time where the product of the two shrinks.
 """
 
 from __future__ import annotations

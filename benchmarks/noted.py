@@ -24,7 +24,7 @@ class TimedRunConfig(runs.RunConfig):
 
 
 def fit(config: TimedRunConfig, directory: Path, report: Any = None, **further: Any) -> dict[str, Plain]:
-    """Does the run, and writes the times at which it began and ended, in seconds since the epoch, beside its record."""
+    """Does the run, and writes the times of its beginning and end, in seconds since the epoch, next to its record."""
     begun = time.time()
     record = LIBRARY.fit(config, directory, report, **further)
     (directory / NOTE).write_text(json.dumps([begun, time.time()]), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a study costs besides its runs: ``python -m benchmarks.orchestration [--json NAME]``.
+"""The cost of a study besides its runs: ``python -m benchmarks.orchestration [--json NAME]``.
 
 A study of equal small runs is done as ``python -m ablations run`` does it: with a ledger, a process for each run, and a
 table. Each run records when its own work (``fit``) began and ended. The rest of the workers' time is orchestration: the
@@ -105,7 +105,7 @@ def split(spans: Sequence[Span], begun: float, ended: float, workers: int) -> St
 
 
 def shown(cost: StudyTime, count: int, workers: int) -> Table:
-    """A table of the parts of a study's time, beside the goals."""
+    """A table of the parts of a study's time, next to the goals."""
     table = Table("", "seconds", "goal", title="the cost of a study besides its runs", title_justify="left")
     allowed = max(GOAL_SHARE * cost.wall, GOAL_SECONDS * count)
     table.add_row("the study, on the clock", f"{cost.wall:.1f}", "")
@@ -126,7 +126,7 @@ def main(
     workers: Annotated[int, typer.Option("--workers", min=1, help="Number of runs at a time.")] = 2,
     name: Annotated[str | None, typer.Option("--json", help=JSON_HELP)] = None,
 ) -> None:
-    """Time a study of equal small runs, and what it spends besides them."""
+    """Time a study of equal small runs, and its overhead."""
     with tempfile.TemporaryDirectory() as folder:
         cost = measure(Path(folder), runs, steps, Share(workers, threads=1))
     out = Console()

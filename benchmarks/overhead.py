@@ -1,10 +1,10 @@
-"""What training through the suite costs over a bare loop.
+"""The cost of training through the suite over a bare loop.
 
     python -m benchmarks.overhead [--device cuda] [--tiny] [--json NAME]
 
 The suite trains as ``fit`` does: Lightning's loop with the suite's callbacks and data module. After every few of its
-steps a bare loop takes as many with an equal network, optimizer and stream of its own, so that other load on the
-machine affects both. The bare loop does what every training needs: batches, memory and its resets, loss, gradient,
+steps a bare loop takes as many with an equal network, an equal optimizer and a separate stream, so that other load on
+the machine affects both. The bare loop does the work of every training: batches, memory and its resets, loss, gradient,
 clipping, update, schedule. Checkpoints and validation are not part of the comparison; the cost of a checkpoint is
 reported separately. On CUDA the network is of a size for a GPU, in bfloat16, and the device is idle at the beginning
 and at the end of every timed chunk.

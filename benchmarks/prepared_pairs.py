@@ -1,7 +1,7 @@
 """The cost to prepare pairs, from two files of lines to stored symbols: ``python -m benchmarks.prepared_pairs``.
 
-Writes two files of made-up sentences, which both sides draw from one vocabulary, into a temporary folder. A process of
-its own indexes them, learns a tokenizer of 8,192 symbols from a sample, and encodes both sides. CPU seconds and memory
+Writes two files of made-up sentences, which both sides draw from one vocabulary, into a temporary folder. A separate
+process indexes them, learns a tokenizer of 8,192 symbols from a sample, and encodes both sides. CPU seconds and memory
 are sums over this process and those that it starts; memory without libraries is read five times a second.
 """
 

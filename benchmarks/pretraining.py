@@ -1,4 +1,4 @@
-"""Pretraining through the suite beside transformers' networks of the same size in a bare loop, on the same rows.
+"""Pretraining through the suite next to transformers' networks of the same size in a bare loop, on the same rows.
 
     python -m benchmarks.pretraining [--cases "masked symbols,replaced symbols"] [--tiny] [--json NAME]
 
@@ -6,11 +6,11 @@ The suite trains as ``fit`` does: Lightning's loop with the suite's callbacks an
 steps a bare loop takes as many, so that other load on the machine affects both: loss, gradient, clipping, the same
 fused AdamW, no schedule. Both read rows of the same data, each for itself, with the same dropout, in float32.
 
-    masked symbols      BERT, beside BertForMaskedLM. Only the positions that are predicted reach our softmax.
+    masked symbols      BERT, next to BertForMaskedLM. Only the positions that are predicted reach our softmax.
     rows of documents   the same with rows that end with their document. Ours are sorted by length within a window, as
                         the suite does by default; theirs come in any order and are padded to the longest of a batch.
-    replaced symbols    ELECTRA, beside ElectraForMaskedLM and ElectraForPreTraining trained by hand as one.
-    symbols in order    XLNet with both streams, beside XLNetLMHeadModel with the same orders as masks, without memory.
+    replaced symbols    ELECTRA, next to ElectraForMaskedLM and ElectraForPreTraining trained by hand as one.
+    symbols in order    XLNet with both streams, next to XLNetLMHeadModel with equal orders as masks, without memory.
 
 A target is a hidden symbol. Ratios are above 1 where ours is faster, and are medians over chunks: of neighbouring
 chunks of the two loops.
@@ -181,7 +181,7 @@ def data_config(sizes: PretrainingSizes) -> RowDataConfig:
 
 
 def bert(sizes: PretrainingSizes, packing: str) -> PretrainingCase:
-    """Masked language modelling. packing: what a row holds."""
+    """Masked language modelling. packing: the content of a row."""
     config = BertConfig(**sizes.fields())
     data = data_config(sizes).override({"packing": packing})
     ours = RunConfig(model=our_model(BERT, config), task=MaskedLMConfig(), data=data, training=training())

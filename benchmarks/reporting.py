@@ -1,7 +1,7 @@
-"""What a report costs: ``python -m benchmarks.reporting [--runs 1000] [--documents 1000] [--json NAME]``.
+"""The cost of a report: ``python -m benchmarks.reporting [--runs 1000] [--documents 1000] [--json NAME]``.
 
 Writes the records, learning curves and documents of a synthetic study, and makes its report with ``python -m ablations
-report`` in a process of its own. Goals: at most 20 s and 2 GB for 1,000 runs with 1,000 documents each.
+report`` in a separate process. Goals: at most 20 s and 2 GB for 1,000 runs with 1,000 documents each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SECONDS, BYTES = 20.0, 2e9
 
 
 def write_study(runs: Path, arms: int, seeds: int, documents: int, points: int = 100) -> None:
-    """Writes a synthetic study of so many arms, seeds, documents a run and points of a learning curve."""
+    """Writes a synthetic study with these numbers of arms, seeds, documents a run and points of a learning curve."""
     generator = np.random.default_rng(0)
     sizes = generator.lognormal(7, 1, documents).astype(int) + 1
     hardness = generator.normal(0, 0.2, documents)

@@ -6,7 +6,7 @@
 The servers take turns, each with the same texts: this suite's, also in bfloat16, and in int8 where the processor has
 its product; ONNX Runtime in float32 and in dynamic int8 behind this suite's queue; transformers' pipeline behind
 FastAPI without a queue. Each computes on one thread. Printed are milliseconds of CPU a request, of all processes of a
-server; the time by the clock at the median and at the 99th percentile, which depends on what else the machine does; and
+server; the time by the clock at the median and at the 99th percentile, which depends on other load on the machine; and
 how many requests had each status.
 
 Overload: a process that sleeps for 20 ms a text, so that the generator has the cores for itself, gets ten times the
@@ -53,7 +53,7 @@ Target = Callable[[Connection, ServingOptions], None]
 
 
 class Load(NamedTuple):
-    """What a generator has measured. seconds: from each request to its answer. statuses: how many had each."""
+    """The measurements of a generator. seconds: from each request to its answer. statuses: how many had each."""
 
     seconds: Sequence[float]
     statuses: Counter[int]
@@ -190,7 +190,7 @@ async def loaded(port: int, texts: Sequence[str], connections: int) -> Load:
 
 
 async def overloaded(port: int, rate: float, length: float) -> Load:
-    """Sends so many texts a second, each over a connection that waits for no answer, for ``length`` seconds."""
+    """Sends ``rate`` texts a second, each over a connection that waits for no answer, for ``length`` seconds."""
     idle = list[tuple[float, tuple[asyncio.StreamReader, asyncio.StreamWriter]]]()
     seconds, statuses = list[float](), Counter[int]()
 
@@ -253,7 +253,7 @@ def row_of(name: str, connections: int, own: Sequence[tuple[float, Load]]) -> di
 
 
 def overload(length: float) -> dict[str, Any]:
-    """Returns how many requests had each status, and how many had no answer, at ten times what a server bears."""
+    """Returns how many requests had each status, and how many no answer, at ten times the load that a server bears."""
     with running(serve_queue, answer_slowly, Path("none"), "float32", SLOW_QUEUE) as server:
         load = asyncio.run(overloaded(server.port, TIMES_TOO_MANY / SLOW_SECONDS, length))
     statuses = {str(status): count for status, count in sorted(load.statuses.items()) if status}
@@ -270,7 +270,7 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="Take a small network, to check this script.")] = False,
     json_name: Annotated[str | None, typer.Option("--json", help=JSON_HELP)] = None,
 ) -> None:
-    """Measure what a request costs, and what a server does under too many."""
+    """Measure the cost of a request, and the behaviour of a server under too many."""
     console = Console()
     with tempfile.TemporaryDirectory() as temporary:
         checkpoint, texts = chosen_texts(checkpoint, texts, quick, Path(temporary))

@@ -1,9 +1,9 @@
 """How fast a corpus becomes batches, next to datasets, MosaicML streaming and litdata: ``python -m benchmarks.stream``.
 
 Writes a corpus of ``--megabytes`` in each format into a temporary folder, and removes it. Each reader
-(``benchmarks/stream_readers.py``) reads each case in processes of its own. CPU time sums all of its processes;
-rates by the clock are sums over ranks. What has files of its own is measured in the first format alone. The first batch
-is cold where nothing is prepared, and warm where the corpus was opened before; time to import a library does not count.
+(``benchmarks/stream_readers.py``) reads each case in separate processes. CPU time sums all processes of a reader; rates
+by the clock are sums over ranks. A reader with its own files is measured in the first format alone. The first batch is
+cold where nothing is prepared, and warm where the corpus was opened before; time to import a library does not count.
 After a resume, the same number of batches is compared, row by row, with those without an interruption.
 """
 
@@ -35,11 +35,13 @@ from rich.table import Table
 from benchmarks.hardware import JSON_HELP, describe, save
 from benchmarks.stream_readers import LENGTH, READERS, ROWS, SUFFIXES, Case, StreamReader
 from datamodules.core.documents import Document
-from datamodules.core.tokenizers import BPEConfig
+from datamodules.core.tokenizers import BPE, BPEConfig
 
 MEGABYTE = 1_000_000
 FILES, GROUP = 8, 1000
 """Files of a corpus, and rows of a row group of parquet."""
+SCALING_SECONDS = 3.0
+"""How long two processes encode, and one, to see how far the machine serves two."""
 LONGEST = 200
 """Characters of a reason that are printed: the last ones of a long trace."""
 QUESTIONS = {
@@ -143,7 +145,7 @@ def clocked(work: Any) -> tuple[Any, list[float]]:
 
 
 def measured(kind: type[StreamReader], case: Case, amounts: Amounts) -> dict[str, Any]:
-    """Measures what one rank reads."""
+    """Measures the reading of one rank."""
     result: dict[str, Any] = {}
     warm_state = case.cache / f"state-{case.rank}"
     opened, cold = clocked(lambda: _first(kind, case, None))
@@ -185,7 +187,7 @@ def resumed(kind: type[StreamReader], case: Case, amounts: Amounts) -> dict[str,
 
 
 def _reason(error: Exception) -> str:
-    """Returns what an error says in one line, of a long trace its end."""
+    """Returns the message of an error in one line, of a long trace its end."""
     return " ".join(f"{type(error).__name__}: {error}".split())[-LONGEST:]
 
 
@@ -206,7 +208,7 @@ def _first(kind: type[StreamReader], case: Case, state: Any) -> tuple[StreamRead
 
 
 def _work(name: str, step: str, case: Case, amounts: Amounts, results: Any) -> None:
-    """Does a step in a process of its own: one rank, or the preparation for all."""
+    """Does a step in a separate process: one rank, or the preparation for all."""
     torch.set_num_threads(1)
     multiprocessing.set_start_method("fork", force=True)  # of workers, as where a reader is not in a process of ours
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "HF_HOME": str(case.cache / "hf"), "HF_HUB_OFFLINE": "1"}
@@ -230,7 +232,7 @@ def _work(name: str, step: str, case: Case, amounts: Amounts, results: Any) -> N
 
 
 def step(name: str, what: str, case: Case, amounts: Amounts) -> list[Any]:
-    """Returns the results of a step by rank. Raises RuntimeError with what a process says that fails."""
+    """Returns the results of a step by rank. Raises RuntimeError with the message of a process that fails."""
     context, started = multiprocessing.get_context("forkserver"), []
     for rank in range(case.ranks):
         receiving, sending = context.Pipe(duplex=False)
@@ -305,6 +307,30 @@ def tables(results: dict[str, dict[str, Any]], readers: Sequence[str]) -> Iterat
         yield table
 
 
+def encoded_bytes(learned: Path, size: int, seconds: float) -> float:
+    """Returns the bytes a second of the clock that a process encodes which does nothing else."""
+    tokenizer = BPE(learned.read_text(encoding="utf-8"), "strict")
+    texts = [text.encode() for text in documents(size)]
+    done, began = 0, time.perf_counter()
+    while time.perf_counter() < began + seconds:
+        text = texts.pop()
+        tokenizer.encode(text)
+        done += len(text)
+        texts = texts or [text]
+    return done / (time.perf_counter() - began)
+
+
+def scaling(learned: Path, size: int, seconds: float, processes: int = 2) -> float:
+    """Returns how many times as fast as one process several processes encode that share nothing: the most that as many
+    workers can reach on this machine."""
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        work = [(learned, size, seconds)] * processes
+        pool.starmap(encoded_bytes, work)  # imports the modules
+        together = sum(pool.starmap(encoded_bytes, work, chunksize=1))
+        [alone] = pool.starmap(encoded_bytes, work[:1])
+    return together / alone
+
+
 def usual(tokenizers: Sequence[str], formats: Sequence[str], workers: Sequence[int], ranks: Sequence[int]) -> list[Key]:
     """Returns every format read by one process, and the first format by any number of workers and by any of ranks."""
     keys = [Key(tokenizer, name, workers[0], ranks[0]) for tokenizer in tokenizers for name in formats]
@@ -345,6 +371,7 @@ def main(
     omitted: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         learned = write_corpora(Path(folder), megabytes * MEGABYTE, names)
+        most = scaling(learned, megabytes * MEGABYTE, SCALING_SECONDS)
         for number, (key, name) in enumerate(product(keys, chosen)):
             if READERS[name].has_own_files and key.format != names[0] and not full:
                 continue
@@ -364,13 +391,14 @@ def main(
                 omitted[f"{name}, {key}"] = str(error)
     for table in tables(results, [name for name in chosen if name not in omitted]):
         console.print(table)
+    console.print(f"Two processes that share nothing encode {most:.2f} times as fast as one on this machine.")
     console.print(f"{ROWS} rows of {LENGTH} tokens a batch; w: workers, r: ranks; goals by datasets: {GOALS}")
     for name, reason in omitted.items():
         console.print(f"omitted {name}: {reason}", markup=False)
     if json:
         hardware = describe(("torch", "datasets", "tokenizers", "mosaicml-streaming", "litdata"))
         amount = {"megabytes": megabytes, **amounts._asdict()}
-        save(json, {"hardware": hardware, "amounts": amount, "results": results, "omitted": omitted})
+        save(json, {"hardware": hardware, "amounts": amount, "scaling": most, "results": results, "omitted": omitted})
 
 
 if __name__ == "__main__":

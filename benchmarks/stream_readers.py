@@ -35,8 +35,8 @@ Plain = Any
 
 
 class Case(NamedTuple):
-    """What is read: the folder of the files of a format, with the tokenizer's JSON, or None for bytes, and a folder for
-    what a reader writes; by which rank."""
+    """The input of a reader: the folder of the files of a format, with the tokenizer's JSON, or None for bytes, and a
+    folder for the files that the reader writes; and the rank that reads."""
 
     format: str
     folder: Path
@@ -71,7 +71,7 @@ class StreamReader(ABC):
     needs: ClassVar[str]
     """The package that it needs."""
     has_own_files: ClassVar[bool] = False
-    """Whether it writes files of its own and reads those, so that the format of the corpus matters to the cold start
+    """Whether it writes its own files and reads those, so that the format of the corpus matters to the cold start
     alone."""
 
     def __init__(self, case: Case) -> None:
@@ -83,7 +83,7 @@ class StreamReader(ABC):
         return None if find_spec(cls.needs) else f"{cls.needs} is not installed"
 
     def prepare(self) -> None:
-        """Writes the files of its own, in one process for all ranks. Only where ``has_own_files``."""
+        """Writes its own files, in one process for all ranks. Only where ``has_own_files``."""
         raise NotImplementedError
 
     @abstractmethod
@@ -138,7 +138,7 @@ def encoder(tokenizer: Tokenizer) -> Callable[[list[str]], list[Any]]:
 
 def grouped(encode: Callable[[list[str]], list[Any]], columns: dict[str, list[str]]) -> dict[str, list[Rows]]:
     """Returns documents as rows of ``LENGTH`` tokens, as the examples of transformers join them for language modelling:
-    what is left of a batch of documents is dropped."""
+    the rest of a batch of documents is dropped."""
     joined = np.concatenate([np.asarray(symbols, np.int64) for symbols in encode(columns["text"])])
     return {"rows": list(joined[: len(joined) // LENGTH * LENGTH].reshape(-1, LENGTH))}
 
@@ -190,7 +190,7 @@ class DatasetsReader(StreamReader):
 
 
 def texts_of(case: Case) -> Iterator[str]:
-    """Yields the texts of a corpus, for peers that write files of their own."""
+    """Yields the texts of a corpus, for peers that write their own files."""
     import pyarrow.parquet
 
     for path in map(Path, case.files):

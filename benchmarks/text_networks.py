@@ -177,7 +177,7 @@ class OnnxTexts:
 
 def answer_by_onnx(connection: Connection, options: ServingOptions) -> None:
     """Computes behind the queue of a server by ONNX Runtime. options.checkpoint: the file; the folder of transformers
-    is beside it."""
+    is next to it."""
     network = OnnxTexts(options.checkpoint, options.checkpoint.with_name("transformers"))
     connection.send(Abilities({"classify": '{"text": "a"}'}, 0))
     for work in received(connection):

@@ -4,8 +4,8 @@ The network is that of NVIDIA's DeepLearningExamples (Transformer-XL for PyTorch
 512, 8 heads, inner 2048, segment and memory of 192 tokens, 32 sequences, 267,735 words with an adaptive softmax whose
 weights the input shares, mixed precision (here bfloat16). They publish 59,961 tokens a second on one A100 of 40 GB.
 
-Modes: ``eager`` is what a run of this library does, ``compiled`` what it does with ``training.compile``. In ``graphs``
-the whole update (loss, gradient, clipping, Adam) is one CUDA graph, with the adaptive softmax in fixed shapes
+Modes: ``eager`` is a run of this library, ``compiled`` a run with ``training.compile``. In ``graphs`` the whole update
+(loss, gradient, clipping, Adam) is one CUDA graph, with the adaptive softmax in fixed shapes
 (``benchmarks.fixed_shapes``); in ``compiled-graphs`` the captured code is compiled as well. ``--check`` first compares
 a mode with eager over ten updates, and nothing is timed where it lies much further from float32 than eager does.
 
@@ -47,7 +47,7 @@ PUBLISHED = 59_961
 """Tokens a second in training, one A100 40 GB, mixed precision: README of NVIDIA's Transformer-XL for PyTorch."""
 
 PEAKS = {"B200": 2250, "H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "L4": 121}
-"""Dense bfloat16 TFLOP/s by what the name of a GPU contains, from the makers' data sheets; the first match counts."""
+"""Dense bfloat16 TFLOP/s by a part of the name of a GPU, from the makers' data sheets; the first match counts."""
 
 BASE = RunConfig.from_dict(
     {
@@ -291,7 +291,7 @@ def main(
     repeats: Annotated[int, typer.Option(min=1, help="Measurements, of which the median counts.")] = 5,
     json: Annotated[str | None, typer.Option(help=JSON_HELP)] = None,
 ) -> None:
-    """Prints tokens a second and model FLOPs utilisation, beside NVIDIA's published speed."""
+    """Prints tokens a second and model FLOPs utilisation, next to NVIDIA's published speed."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu" and not tiny:
         typer.echo("error: no CUDA device is to be found; --tiny checks the script on a CPU", err=True)

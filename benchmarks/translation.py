@@ -1,4 +1,4 @@
-"""Training and decoding speed of our encoder-decoder beside transformers' Marian of the same size and weights.
+"""Training and decoding speed of our encoder-decoder next to transformers' Marian of the same size and weights.
 
     python -m benchmarks.translation [--size small|base] [--tiny] [--device cuda] [--json NAME]
 

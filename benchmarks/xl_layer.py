@@ -1,11 +1,11 @@
-"""One Transformer-XL attention layer, forward and backward, beside plain causal attention and XLNet's layer.
+"""One Transformer-XL attention layer, forward and backward, next to plain causal attention and XLNet's layer.
 
     python -m benchmarks.xl_layer [--lengths 1024,2048,4096] [--device cuda] [--json NAME]
 
 Plain attention is the same layer without encoding: the same projections around torch's fused kernel. XLNet's layer is
 that of transformers, which builds the whole score matrix. The three take turns in one process, so that other load on
-the machine affects all of them alike; times are medians. Processor time is reported beside wall-clock time, for it is
-more reliable on a busy machine. The peak memory of each is measured in a process of its own.
+the machine affects all of them alike; times are medians. Processor time is reported next to wall-clock time, because it
+is more reliable on a busy machine. The peak memory of each is measured in a separate process.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 class Ratio(NamedTuple):
-    """A layer beside the one that it is compared with, by their names in the results, and the ratio that is the goal;
-    None of a peer, which has none."""
+    """A layer and the one that it is compared with, by their names in the results, and the goal for the ratio of both;
+    None for a peer, which has no goal."""
 
     layer: str
     beside: str

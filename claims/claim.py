@@ -109,7 +109,7 @@ def current_commit() -> str:
 
 
 def _git(*words: str) -> str:
-    """Returns what a git command prints. Raises ClaimError where it fails."""
+    """Returns the output of a git command. Raises ClaimError where it fails."""
     try:
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:

@@ -62,11 +62,12 @@ POPULATIONS: Mapping[str, Draw] = {
 
 
 class Simulation(NamedTuple):
-    """A study that is made up: the number of arms beside the baseline, and of seeds.
+    """A study that is made up: the number of arms besides the baseline, and of seeds.
 
     looks: those of the study; None for one judgement. effect: the difference of every arm, in standard deviations.
-    margin: of the study. known: whether what can be known is stated, so that late seeds are seen not to have learned.
-    documents: how documents vary; None for values without documents.
+    margin: of the study. known: the share of the known optimum from which a seed has learned, so that late seeds are
+    seen not to have learned; None where no optimum is known. documents: how documents vary; None for values without
+    documents.
     """
 
     arms: int
@@ -100,7 +101,7 @@ class Simulation(NamedTuple):
 _START, _END, _LEVEL_OF_ARMS = 1000.0, 0.0, 500.0
 """Of made-up data: the value without learning, the best value, and the one around which arms lie."""
 LEARNED = 0.495
-"""The share of what can be known that separates late seeds of made-up studies, at 505, from the others, near 500."""
+"""The share of the known optimum that separates late seeds of made-up studies, at 505, from the others, near 500."""
 
 
 def _study(case: Simulation, generator: np.random.Generator, draw: Draw, seeds: int) -> Study:
@@ -125,8 +126,8 @@ def _study(case: Simulation, generator: np.random.Generator, draw: Draw, seeds: 
 
 
 def _documents(case: Simulation, generator: np.random.Generator, values: Array) -> list[DocumentLosses]:
-    """Returns the documents of each run. What an arm loses on a document is drawn once for all of its seeds, so that it
-    does not average out: skewed, or alike in clusters of 4 to 16 documents."""
+    """Returns the documents of each run. The loss of an arm on a document is drawn once for all of its seeds, so that
+    it does not average out: skewed, or alike in clusters of 4 to 16 documents."""
     arms, seeds = values.shape
     count, names = DOCUMENTS, [f"{n} file {n}" for n in range(DOCUMENTS)]
     if case.documents == "skewed":

@@ -20,8 +20,8 @@ __all__ = ["PublishedStanding", "published_standings"]
 
 
 class PublishedStanding(NamedTuple):
-    """A published study, the commits that were run, how many of its arms are older than the code on their path, and
-    what came of its runs where later code repeated them, a text for each commit."""
+    """A published study, the commits that were run, how many of its arms are older than the code on their path, and the
+    outcome of its runs where later code repeated them, a text for each commit."""
 
     study: str
     commits: tuple[str, ...]

@@ -14,7 +14,7 @@ __all__ = ["metrics_in", "run_line"]
 
 
 def run_line(line: str, folder: Path) -> str:
-    """Runs a command and returns what it prints to standard output; its progress goes to the terminal.
+    """Runs a command and returns its standard output; its progress goes to the terminal.
 
     ``python`` stands for this interpreter. Raises ClaimError with the last line of output where the command fails.
     """

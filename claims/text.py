@@ -1,8 +1,8 @@
 """Marks in Markdown that enclose measured values, and how values are put between them.
 
 ``<!-- claim demo.difference:.3f -->0.124<!-- /claim -->`` holds the value ``difference`` of the claim ``demo`` with
-three decimals; a reader of the page sees only the number. A value of several lines, such as a table, stands on lines of
-its own.
+three decimals; a reader of the page sees only the number. A value of several lines, such as a table, stands on separate
+lines.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The site of the documentation: its pages, what is generated for it, and the code blocks that tests run."""
+"""The site of the documentation: its pages, the parts that are generated, and the code blocks that tests run."""

@@ -1,12 +1,12 @@
-"""The code blocks of pages: which are run, in what folder, and what they have to print.
+"""The code blocks of pages: which are run, in which folder, and the output that they must print.
 
-Of a page the blocks are run in order in one folder that is empty at first, with the suite installed. What a fence says
-behind its ticks decides::
+The blocks of a page are run in order in one folder that is empty at first, with the suite installed. The words behind
+the ticks of a fence decide::
 
     sh               shell commands, the first of which that fails ends the page
     python           a script
     yaml run.yaml    a file, which is written into the folder; so is a block of any language with a name behind it
-    text             directly below one of the above: what it prints, where ``...`` on a line by itself leaves lines out
+    text             directly below one of the above: its output, where ``...`` on a line by itself leaves lines out
 
 A block below ``<!-- not run: REASON -->`` is not run; its commands are still parsed.
 """
@@ -45,7 +45,8 @@ class BlockError(ValueError):
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code. ``file``: the file that it is; ``reason``: why it is not run; ``output``: what it prints."""
+    """A block of code. ``file``: the name of the file that it becomes; ``reason``: why it is not run; ``output``: its
+    output on the page."""
 
     place: str
     language: str
@@ -68,7 +69,7 @@ def blocks_of(text: str, name: str) -> list[Block]:
 
 
 def run_page(blocks: Sequence[Block], folder: Path, programs: Path = PROGRAMS) -> Iterator[tuple[Block, str]]:
-    """Runs the blocks of a page in a folder and yields each with what it printed. Raises BlockError where one fails.
+    """Runs the blocks of a page in a folder and yields each with its output. Raises BlockError where one fails.
 
     programs: the folder of the ``python`` that runs them.
     """
@@ -124,8 +125,8 @@ def _alike(expected: list[str], printed: list[str]) -> bool:
 
 
 def with_output(page: str, outputs: Sequence[tuple[Block, str]]) -> str:
-    """Returns a page with what its blocks print in the place of what it says so far. Of lines that it leaves out, as
-    many are kept before and after as it has."""
+    """Returns a page with the output of its blocks in place of the output that it has so far. Where it leaves lines
+    out, as many lines stay before and after as it has."""
     for block, printed in reversed(outputs):
         if block.output is not None:
             start, end = block.span

@@ -1,4 +1,4 @@
-"""The picture of a terminal that the README shows, made from what is published of the demo."""
+"""The picture of a terminal that the README shows, made from the published results of the demo."""
 
 from __future__ import annotations
 

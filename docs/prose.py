@@ -1,25 +1,26 @@
 """The lint of the project's English, ``python -m docs lint``: banned forms, and the rate of clauses with "what".
 
-It reads the pages of the documentation without their code, the docstrings of commands and configs, which ``--help`` and
-``config`` print, and every string of the code that holds words: messages, plans, reports, pages.
+It reads the pages of the documentation without their code, and all words of the code: strings, docstrings, comments.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
 __all__ = ["BANNED", "WHAT_CLAUSES", "Finding", "Passage", "faults", "findings", "passages", "rate_of_what"]
 
-PACKAGES = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports", "claims", "benchmarks", "docs")
-"""The packages whose strings a person may read."""
-EXEMPT = Path("docs", "prose.py")
-"""The module that lists the banned forms."""
+FOLDERS = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports", "claims", "benchmarks", "docs", "tests")
+"""The folders with code."""
+EXEMPT = Path("docs", "prose.py"), Path("tests", "test_prose.py"), Path("tests", "mutants", "faults.py")
+"""The list of banned forms, its test, and quotations of code."""
 WHAT_CLAUSES = 2.5
-"""The most clauses with "what" in a thousand words of the pages, and of the strings."""
+"""The most clauses with "what" in a thousand words of the pages, and of the code."""
 BANNED: Mapping[str, str] = {
     r"go(?:es|ing)? on|went on": "resume, or continue",
     r"beside": "next to, with, or as well as",
@@ -32,7 +33,10 @@ BANNED: Mapping[str, str] = {
     r"at hand": "available",
 }
 """Patterns of forms that plain English avoids, with what to write in their place."""
-_BANNED = [(re.compile(rf"\b(?:{form})\b", re.IGNORECASE), better) for form, better in BANNED.items()]
+_BANNED = [
+    (re.compile(rf"\b(?:{form})\b".replace(" ", r"\s+"), re.IGNORECASE), better) for form, better in BANNED.items()
+]
+"""The patterns, which also match forms that a line end divides."""
 _WHAT = re.compile(r"\bwhat(?:ever)?\b[^?.]*+(?!\?)", re.IGNORECASE)
 """A clause with "what" that is no question."""
 _WORD = re.compile(r"[A-Za-z][A-Za-z'-]+")
@@ -64,9 +68,9 @@ def passages(root: Path) -> Iterator[Passage]:
     """Yields everything that a person reads of the checkout at ``root``."""
     for page in (root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))):
         yield from _of_page(page.relative_to(root), page.read_text(encoding="utf-8"))
-    for package in PACKAGES:
-        for module in sorted((root / package).rglob("*.py")):
-            if (file := module.relative_to(root)) != EXEMPT:
+    for folder in FOLDERS:
+        for module in sorted((root / folder).rglob("*.py")):
+            if (file := module.relative_to(root)) not in EXEMPT:
                 yield from _of_module(file, module.read_text(encoding="utf-8"))
 
 
@@ -87,11 +91,11 @@ def rate_of_what(read: Sequence[Passage]) -> float:
 
 
 def faults(root: Path) -> Iterator[str]:
-    """Yields a line for every banned form of the checkout at ``root``, and one for its pages, or the strings of its
-    code, if these have more clauses with "what" than WHAT_CLAUSES."""
+    """Yields a line for every banned form of the checkout at ``root``, and one for its pages, or its code, if these
+    have more clauses with "what" than WHAT_CLAUSES."""
     read = list(passages(root))
     yield from map(str, findings(read))
-    for name, suffix in (("pages", ".md"), ("strings", ".py")):
+    for name, suffix in (("pages", ".md"), ("code", ".py")):
         rate = rate_of_what([passage for passage in read if passage.file.suffix == suffix])
         if rate > WHAT_CLAUSES:
             yield f'{name}: {rate:.2f} clauses with "what" in a thousand words; at most {WHAT_CLAUSES}'
@@ -105,43 +109,21 @@ def _of_page(file: Path, text: str) -> Iterator[Passage]:
 
 
 def _of_module(file: Path, source: str) -> Iterator[Passage]:
-    """Yields the strings of a module that hold several words, and the docstrings that a command prints."""
+    """Yields the strings and comments of a module that hold several words."""
     tree = ast.parse(source)
-    docstrings = {id(node): is_printed for node, is_printed in _docstrings(tree, file.stem.endswith("_command"))}
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
     for node in ast.walk(tree):
         match node:
-            case ast.Constant(value=str(text)) if id(node) not in inside and docstrings.get(id(node), True):
+            case ast.Constant(value=str(text)) if id(node) not in inside:
                 yield from _of_string(file, node.lineno, text)
             case ast.JoinedStr():
                 parts = (part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
                 yield from _of_string(file, node.lineno, "".join(map(str, parts)))
+    for token in tokenize.generate_tokens(StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield from _of_string(file, token.start[0], token.string)
 
 
 def _of_string(file: Path, line: int, text: str) -> Iterator[Passage]:
     if len(_WORD.findall(text)) >= 3 and " " in text:
         yield Passage(file, line, _MARKUP.sub(" ", text))
-
-
-def _docstrings(tree: ast.Module, of_commands: bool) -> Iterator[tuple[ast.Constant, bool]]:
-    """Yields the docstrings, those below assignments included, and whether a command prints them: the help of commands,
-    and the documentation of configs, which are classes with a name in Config. of_commands: whether the module's
-    functions are commands without a decorator that says so."""
-    commands = {id(node) for node in tree.body if of_commands and isinstance(node, ast.FunctionDef)}
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if not isinstance(body, list):
-            continue
-        for place, statement in enumerate(body):
-            match statement:
-                case ast.Expr(value=ast.Constant(value=str()) as constant):
-                    yield constant, place == 0 and (id(node) in commands or _is_printed(node))
-
-
-def _is_printed(node: ast.AST) -> bool:
-    match node:
-        case ast.FunctionDef(decorator_list=decorators):
-            return any("command" in ast.unparse(one) for one in decorators)
-        case ast.ClassDef(name=name):
-            return name.endswith("Config")
-    return False

@@ -113,7 +113,7 @@ def _config_section(config: type[Config], alone: object) -> Iterator[str]:
 
 
 def _field(field: dataclasses.Field[Any], hint: Any, doc: str) -> str:
-    """Returns on one line what a field says of itself, what it takes, and its default."""
+    """Returns on one line the documentation of a field, the type of its values, and its default."""
     configs, default = parts(hint), default_of(field)
     if configs:
         taken = f"{'One of ' * bool(configs[0].kinds)}[`{configs[0].__name__}`](#{_label(configs[0])})"
@@ -250,6 +250,6 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _prose(text: str) -> str:
-    """Returns plain text as Markdown on one line: what is in backticks is code, nothing else is markup."""
+    """Returns plain text as Markdown on one line: text in backticks is code, nothing else is markup."""
     words = re.split(r"(`+[^`]+`+)", " ".join(text.split()))
     return "".join(re.sub(r"([\\*_\[\]<>#|$~])", r"\\\1", word) if n % 2 == 0 else word for n, word in enumerate(words))

@@ -1,4 +1,4 @@
-"""Builds the site: the Markdown of the repository as it lies, what is generated, and the gallery.
+"""Builds the site: the Markdown of the repository as it lies, the generated pages, and the gallery.
 
 Pages are put together in a folder of the same layout as the repository, so that a link between two of them leads to
 the same page here, on a code host, and in the site.
@@ -96,7 +96,7 @@ class SiteError(ValueError):
 
 def build(to: Path, root: Path) -> Path:
     """Builds the site of a checkout into a folder and returns the path of its first page. Pages of the gallery that are
-    in the folder are linked. Raises SiteError for a link that leads nowhere and for whatever else Sphinx warns of."""
+    in the folder are linked. Raises SiteError for a link that leads nowhere and for any other warning of Sphinx."""
     try:
         from sphinx.cmd.build import main
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Transformer variants, how they are trained and measured, and what one run of them is.
+"""Transformer variants, their training and measurement, and the runs of single variants.
 
 The names below are the front door of the library. Each is imported when it is first used, so that importing the package
 imports no torch.
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 STUDIES = "ablations.api"
-"""The module of what is done with studies, of which the library itself knows nothing."""
+"""The module of the functions for studies. The library itself knows nothing of studies."""
 MODULES = dict.fromkeys(__all__, ".api") | {
     "Config": ".config",
     "ConfigError": ".config",

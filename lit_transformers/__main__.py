@@ -82,7 +82,7 @@ TABLE = (
     ListedCommand(
         "schema",
         "config_command:schema",
-        "Print the JSON schema of a run's config, by which editors complete fields and kinds and mark what is wrong.",
+        "Print the JSON schema of a run's config, with which editors complete fields and kinds and mark errors.",
         only_reads=True,
     ),
     ListedCommand(

@@ -1,4 +1,4 @@
-"""What a script or a notebook does with the library: ``from lit_transformers import fit, load_checkpoint``."""
+"""The functions for scripts and notebooks: ``from lit_transformers import fit, load_checkpoint``."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def generate(
 
 
 def fit(run: Run, directory: str | Path) -> dict[str, Plain]:
-    """Trains a run, or goes on with it from its checkpoint, and returns its record: "outcome", "metrics" and the rest.
+    """Trains a run, or resumes it from its checkpoint, and returns its record: "outcome", "metrics" and the rest.
 
     directory: an empty folder, or the run's own; it holds checkpoint.ckpt afterwards. Raises ConfigError or DataError
     before anything starts.

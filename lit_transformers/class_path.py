@@ -34,7 +34,7 @@ _FORMER: Mapping[str, str] = {
 
 def split_class_path(class_path: str) -> tuple[str, str]:
     """Returns the names of the module and the class of ``package.module.Class`` or ``package.module:Class``. Raises
-    ConfigError for what is neither."""
+    ConfigError for any other string."""
     module, _, name = class_path.rpartition(":" if ":" in class_path else ".")
     if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise ConfigError(f"a class is written package.module.Class or package.module:Class, not {class_path!r}")

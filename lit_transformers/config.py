@@ -88,7 +88,7 @@ __all__ = [
 ]
 
 Plain = Any
-"""None, bool, int, float, str, or lists and string-keyed dicts of these: what YAML and JSON hold."""
+"""None, bool, int, float, str, or lists and string-keyed dicts of these: the values of YAML and JSON."""
 
 LARGEST = 2**63 - 1
 """The largest whole number of a field: the largest int64, as tensors hold."""
@@ -101,13 +101,13 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Role:
-    """What a field's value is, for code that treats such fields alike and knows none by its name. It stands in the
-    annotation, outside of everything else: ``Annotated[Positive | None, Length]``."""
+    """The meaning of a field's value, for code that treats such fields alike and knows none by its name. It stands in
+    the annotation, outside of everything else: ``Annotated[Positive | None, Length]``."""
 
 
 class Length(Role):
-    """A number of positions, or of what there is at most one of at each: a window, a step, keys, slots, buckets. The
-    mechanism acts only in longer rows."""
+    """A number of positions, or of things of which each position has at most one: a window, a step, keys, slots,
+    buckets. The mechanism acts only in longer rows."""
 
 
 class Reach(Length):
@@ -143,7 +143,7 @@ class Heads(Role):
 
 
 class Cycle(Role):
-    """Of so many consecutive layers the first differs from the others. A probe has at least one layer more."""
+    """A number n: the first of every n layers in a row differs from the others. A probe has at least one layer more."""
 
 
 class Groups(Role):
@@ -156,7 +156,7 @@ class LowerLayers(Role):
 
 
 class Segments(Role):
-    """The number of segments of a row that are told apart; 0 for none."""
+    """The number of segments of a row that are distinguished; 0 for none."""
 
 
 class Rounds(Role):
@@ -189,7 +189,7 @@ EXPECTED = {
     **dict.fromkeys(("dict_type", "mapping_type"), "a mapping is expected: {name: value, ...}"),
     **dict.fromkeys(("list_type", "tuple_type"), "a list is expected: [value, ...]"),
 }
-"""What is expected in place of a value, for faults that pydantic tells in the words of Python."""
+"""The expected value, for faults that pydantic describes in terms of Python."""
 
 LONGEST = 1000
 """The most characters of an error's message. The middle of a longer one, which quotes a large value, is left out."""
@@ -235,7 +235,7 @@ class MissingFileError(ConfigError):
 
 
 def shortened(message: str) -> str:
-    """Returns a message as one line, whatever it quotes, without the middle where it is longer than LONGEST."""
+    """Returns a message as one line, even if it quotes several, without the middle if it is longer than LONGEST."""
     line = " ".join(message.split())
     return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
 
@@ -260,7 +260,7 @@ def existing(path: str, *variables: str) -> Path | None:
 
 
 def named_by(variable: str) -> str:
-    """Returns the part of a message which says what an environment variable names, if it is set."""
+    """Returns the part of a message that gives the value of an environment variable, or says that it is not set."""
     base = os.environ.get(variable)
     return f"{variable} is {base}" if base else f"{variable}, the folder that relative paths start from, is not set"
 
@@ -343,8 +343,8 @@ class Config:
 
     @classmethod
     def from_dict(cls, plain: Plain) -> Self:
-        """Reads what ``to_dict`` wrote. A bare string names a kind with its defaults; a mapping without a kind is of
-        the kind of the field's default, or of the part that it replaces.
+        """Reads the plain data of ``to_dict``. A bare string names a kind with its defaults; a mapping without a kind
+        is of the kind of the field's default, or of the part that it replaces.
 
         Raises ConfigError: unknown kind or field, wrong type, value out of range, impossible combination.
         """
@@ -629,7 +629,7 @@ def _parse_config(value: Any, hint: Any, kind: str) -> Any:
 
 
 VERBS = "set|make|drop|lower|raise|correct|change|widen|shorten|leave|empty|move"
-"""What is done to a field, with which the advice in a reason begins."""
+"""The verbs of which one, applied to a field, begins the advice in a reason."""
 _ADVICE = re.compile(
     rf"(?:\b(?:{VERBS}) |(?:,? or |,? and |, )(?:(?:{VERBS}) )?)(?P<name>[a-z_]+(?:\.[a-z_]+)*)\b(?![(\w])"
 )
@@ -677,8 +677,8 @@ def _full_path(path: str, paths: Sequence[str]) -> str | None:
 
 
 def _nearby(name: str, path: str, paths: Sequence[str]) -> str | None:
-    """Returns the full path of a name in an advice on a path: a field beside it, of a part around it or, of a name with
-    dots, wherever it is."""
+    """Returns the full path of a name in the advice on a path. The field is next to the path or in a part around it;
+    with dots in its name, it may be anywhere."""
     while path:
         path = path.rpartition(".")[0]
         full = f"{path}.{name}" if path else name
@@ -699,8 +699,8 @@ def _parse_leaf(value: Any, hint: Any) -> Any:
 
 
 def reason_of(fault: Mapping[str, Any]) -> str:
-    """Returns the reason of the ConfigError for an entry of ``errors`` of a ValidationError: what is expected, and what
-    is there instead."""
+    """Returns the reason of the ConfigError for an entry of ``errors`` of a ValidationError: the expected value, and
+    the value that is there instead."""
     expected = EXPECTED.get(fault["type"], fault["msg"][:1].lower() + fault["msg"][1:])
     return f"{expected}; got {fault['input']!r}"
 

@@ -50,7 +50,7 @@ def config(
 
 
 def schema() -> None:
-    """Print the JSON schema of a run's config, by which editors complete fields and kinds and mark what is wrong.
+    """Print the JSON schema of a run's config, with which editors complete fields and kinds and mark errors.
 
     Example: python -m lit_transformers schema > run.schema.json
     """

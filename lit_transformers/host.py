@@ -1,4 +1,4 @@
-"""What the host may do without waiting for a device.
+"""The operations that the host can do without waiting for a device.
 
 A read of a value of a device makes the host wait until the device has computed everything before it, and so does a copy
 from memory that is not pinned. ``mixers/waits.py`` lists the mixers that have to wait.

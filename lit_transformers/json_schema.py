@@ -1,6 +1,6 @@
-"""What a config may hold, as a JSON schema (draft 2020-12), and what its docstrings say of each field.
+"""The fields and values of a config as a JSON schema (draft 2020-12), with the descriptions in its docstrings.
 
-An editor that reads the schema completes names and kinds and marks what is wrong. Impossible combinations of fields,
+An editor that reads the schema completes names and kinds and marks errors. Impossible combinations of fields,
 ``conflicts``, are outside of it.
 """
 
@@ -49,7 +49,7 @@ def required_fields(config: type[Config]) -> list[str]:
 
 
 def docs_of(config: type[Config]) -> dict[str, str]:
-    """Returns what the docstrings of a config and of its bases say of their fields, by name, each as one line.
+    """Returns the descriptions of fields in the docstrings of a config and of its bases, by field, each as one line.
 
     Read are ``name: text`` at the begin of a line or a sentence, ``a, b: text`` of several fields, and a table with two
     spaces or more between a name at the margin and its text. A text ends with its paragraph or with the next name.
@@ -67,7 +67,7 @@ def docs_of(config: type[Config]) -> dict[str, str]:
 
 
 def summary_of(config: type[Config]) -> str:
-    """Returns the first paragraph of a config's docstring, without what it says of single fields, as one line."""
+    """Returns the first paragraph of a config's docstring as one line, without the descriptions of single fields."""
     text = inspect.cleandoc(next((base.__doc__ or "" for base in _documented(config)), ""))
     first = next(_heads(config, text), None)
     return " ".join(text[: first.start() if first else None].partition("\n\n")[0].split())

@@ -1,7 +1,7 @@
 """The kinds of labels that columns of a batch hold: of rows, of tokens, of words, and of spans of tokens.
 
-A column has one kind, which lays out the labels of examples as a tensor, draws random ones, and says what is wrong with
-those of a data set. Where a row or a token has no label, and at padding, a column of whole numbers holds IGNORED.
+A column has one kind, which lays out the labels of examples as a tensor, draws random labels, and names faults in the
+labels of a data set. Where a row or a token has no label, and at padding, a column of whole numbers holds IGNORED.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Symbols = Sequence[int]
 
 
 class Labels(ABC):
-    """What the labels of one column of a batch are. ``dtype`` is the type of their tensor, ``kind`` their name in
-    checkpoints."""
+    """A description of the labels of one column of a batch. ``dtype`` is the type of their tensor, ``kind`` their name
+    in checkpoints."""
 
     kind: ClassVar[str]
     dtype: ClassVar[torch.dtype]
@@ -61,11 +61,11 @@ class Labels(ABC):
 
     @abstractmethod
     def fault(self, column: Tensor, real: Bool[Tensor, "b t"]) -> str | None:
-        """Returns what is wrong with a column of a batch; None where nothing is. real: False at padding."""
+        """Returns the fault of a column of a batch; None where it has none. real: False at padding."""
 
     @abstractmethod
     def leak(self, rows: Sequence[Symbols], labels: Sequence[Any]) -> str | None:
-        """Returns what tells every label without reading the text; None where nothing does."""
+        """Returns the feature of the examples that reveals every label without the text; None where there is none."""
 
     @final
     def to_dict(self) -> dict[str, Plain]:
@@ -74,7 +74,7 @@ class Labels(ABC):
 
     @staticmethod
     def from_dict(plain: Mapping[str, Plain]) -> Labels:
-        """Returns what ``to_dict`` wrote. Raises ConfigError for an unknown kind."""
+        """Reads the plain data of ``to_dict``. Raises ConfigError for an unknown kind."""
         kinds = {kind.kind: kind for kind in Labels.__subclasses__()}
         if plain["kind"] not in kinds:
             raise ConfigError(f"no kind of labels {plain['kind']!r}; {nearest(plain['kind'], kinds)}", "labels")
@@ -393,7 +393,7 @@ def _padded(column: Tensor, real: Bool[Tensor, "b t"]) -> str | None:
 
 
 def _outside(spans: Int[Tensor, "b 2"], real: Bool[Tensor, "b t"]) -> str | None:
-    """Names a span of a row that is empty, or holds padding or what is beyond the row."""
+    """Names a span of a row that is empty, or holds padding or places outside the row."""
     for (start, stop), tokens in zip(spans.tolist(), real.sum(dim=1).tolist(), strict=True):
         if (start, stop) != (IGNORED, IGNORED) and not 0 <= start < stop <= tokens:
             return f"it has the span {start} to {stop} in a row of {tokens} tokens"

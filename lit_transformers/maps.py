@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 MapRole = Literal["query", "key", "value", "output", "up", "gate", "down"]
-"""What a map computes: the queries, keys, values and output of a mixer; in a feed-forward, the hidden layer, the map
+"""The result of a map: the queries, keys, values and output of a mixer; in a feed-forward, the hidden layer, the map
 that is multiplied with it, and the output."""
 
 
@@ -102,7 +102,7 @@ class LinearMap(nn.Linear):
         return y
 
     def flops(self, vectors: int) -> int:
-        """Forward FLOPs for so many vectors, those of its adapter included."""
+        """Returns its forward FLOPs for n vectors, with the FLOPs of its adapter."""
         own = 2 * vectors * self.in_features * self.out_features
         return own if self.adapter is None else own + self.adapter.flops(vectors)
 

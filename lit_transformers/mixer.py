@@ -75,7 +75,7 @@ class Tape:
 
 
 class Context(NamedTuple):
-    """The inputs that every layer of one pass receives beside x.
+    """The inputs that every layer of one pass receives in addition to x.
 
     positions            (b, t) position of each token of x in its document
     causal               no token sees a later one
@@ -84,8 +84,8 @@ class Context(NamedTuple):
     unbroken             the number of latest tokens in the state that are known to be real, and of the sequence that x
                          continues, in every row. A plain number, so that the host does not wait for a device; the state
                          says which of the others are
-    source               (b, s, d) what a cross mixer reads, one for each row or for each of equal runs of rows; None
-                         for self mixing
+    source               (b, s, d) the sequence that a cross mixer reads, one for each row or for each of equal runs of
+                         rows; None for self mixing
     source_padding_mask  (b, s) True at real tokens of the source, False at padding; None where all are real
     marked               (b, t) True at tokens that the data singles out, for patterns that see them from everywhere
     tape                 records choices of a pass that will be computed twice
@@ -167,7 +167,7 @@ class QueryStream(NamedTuple):
         return empty.scatter(2, self.at[:, None, :, None].expand_as(q), q)
 
     def gathered(self, y: Float[Tensor, "b h t k"]) -> Float[Tensor, "b h m k"]:
-        """Returns what stands at the positions of the queries."""
+        """Returns the values at the positions of the queries."""
         if self.at is None:
             return y
         return y.gather(2, self.at[:, None, :, None].expand(-1, y.size(1), -1, y.size(-1)))
@@ -192,8 +192,8 @@ class QueryStream(NamedTuple):
 
 class MixerOutput(NamedTuple):
     """``aux`` holds named losses, scalars; a task adds them to the training loss and never to a reported metric.
-    ``observed`` holds what the mixer measured in this pass, by name and without gradient, for the module that contains
-    it. Nothing adds it to a loss."""
+    ``observed`` holds the mixer's measurements of this pass, by name and without gradient, for the module that contains
+    it. Nothing adds them to a loss."""
 
     y: Float[Tensor, "b t d"]
     state: Any = None
@@ -213,11 +213,11 @@ class OutputProjection(LinearMap):
 
 
 class Promises(NamedTuple):
-    """What a mixer can be used for.
+    """The uses that a mixer supports.
 
     modes            "causal": no position sees a later one; "bidirectional": each may see all others; "permuted": each
-                     sees what the pattern of the context allows, all others where there is none, and queries of a
-                     second stream may read the same inputs; "cross": each reads another sequence
+                     sees the positions that the pattern of the context allows, or all others without a pattern, and
+                     queries of a second stream may read the same inputs; "cross": each reads another sequence
     streams          segments of a sequence, each read with the state that the one before it returned, give the outputs
                      of one pass while memory holds all earlier tokens
     constant_reach   every query sees the same number of earlier tokens, which is set by the memory: a longer memory
@@ -256,7 +256,7 @@ class MixerConfig(Config, ABC):
 
     @abstractmethod
     def promises(self) -> Promises:
-        """Returns what the mixer can be used for, with the fields as they are."""
+        """Returns the uses that the mixer supports with the fields as they are."""
 
     @property
     def remembered(self) -> int:
@@ -277,7 +277,7 @@ class MixerConfig(Config, ABC):
 
 
 class Mixer(nn.Module, ABC):
-    """Mixes a sequence along time. Its config says what it can be used for: ``MixerConfig.promises``."""
+    """Mixes a sequence along time. Its config states the uses that it supports: ``MixerConfig.promises``."""
 
     @property
     def reads_groups(self) -> bool:
@@ -293,7 +293,7 @@ class Mixer(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
-        """x (b, t, d) to y (b, t, d). ``state`` is what the previous segment returned, or None at the start."""
+        """x (b, t, d) to y (b, t, d). ``state`` comes from the previous segment; None at the start."""
 
     @abstractmethod
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
@@ -301,20 +301,20 @@ class Mixer(nn.Module, ABC):
         ones. Evaluation spends less on memory, whose projections it keeps (``lit_transformers.mixers.memory``)."""
 
     def decoding_state(self, length: int) -> int | None:
-        """Hook: the most numbers that a causal mixer has to hold of the first ``length`` tokens of a sequence while it
-        reads it token by token, for what later tokens see of them. None, the default, where it does not say."""
+        """Hook: returns the most numbers that a causal mixer, which reads a sequence token by token, has to store of
+        its first ``length`` tokens for later tokens. None, the default, where the mixer does not say."""
         return None
 
     def forward_with_queries(
         self, x: Float[Tensor, "b t d"], queries: QueryStream, ctx: Context, state: Any = None
     ) -> tuple[MixerOutput, Float[Tensor, "b m d"]]:
-        """Hook: returns the output for x, and what a second stream of queries reads of the same keys and values through
-        the same weights, of mixers that support ``permuted``."""
+        """Hook: returns the output for x, and the output for a second stream of queries, which read the same keys and
+        values through the same weights. Only mixers that support ``permuted`` have it."""
         raise NotImplementedError(f"{type(self).__name__} reads no second stream of queries")
 
     def query_flops(self, queries: int, length: int, remembered: int = 0) -> int:
-        """Hook: forward FLOPs of a second stream of so many queries in a row of ``length`` tokens, beside those of
-        ``flops``, of mixers that support ``permuted``."""
+        """Hook: returns the forward FLOPs that a second stream of n queries in a row of ``length`` tokens adds to
+        ``flops``. Only mixers that support ``permuted`` have it."""
         raise NotImplementedError(f"{type(self).__name__} reads no second stream of queries")
 
     def cross_flops(self, queries: int, source: int) -> int:
@@ -345,7 +345,7 @@ def at_layer(value: Layered, shape: Shape, place: str) -> int:
 
 
 def in_cycle(every: int | None, shape: Shape) -> bool:
-    """Whether this layer is one in every so many, of which the first one is; none is where ``every`` is None."""
+    """Whether this layer is the first of a run of ``every`` layers; False where ``every`` is None."""
     return every is not None and shape.layer % every == 0
 
 

@@ -1,4 +1,4 @@
-"""What modules of a network do in a pass: the interface of those that report it, and a record of their calls."""
+"""Observations of modules of a network in a pass: the interface of modules that report them, and a record of calls."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Observable(ABC):
 
     @abstractmethod
     def observed(self, inputs: Sequence[Any], output: Any) -> Mapping[str, Tensor]:
-        """Returns what one call of ``forward`` shows: numbers (n,), one for each head or step, by a description for the
-        reader.
+        """Returns the observations of one call of ``forward``: numbers (n,), one for each head or step, by a
+        description for the reader.
 
-        inputs, output: the arguments of the call and what it returned. Empty where there is nothing to report.
+        inputs, output: the arguments of the call and its result. Empty where there is nothing to report.
         """
 
 

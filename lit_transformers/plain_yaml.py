@@ -15,15 +15,15 @@ DEEPEST = 100
 
 
 LARGEST = 100_000
-"""The most values in all, with each alias replaced by what it stands for: a few lines of aliases of aliases stand for
-more than memory holds. A long text counts as several."""
+"""The most values in total, where an alias counts as all values that it stands for: a few lines of aliases of aliases
+stand for more than memory holds. A long text counts as several."""
 TEXT = 64
 """The characters of a text that count as one value."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, except that it refuses duplicate keys, of which YAML silently keeps the last, and what is
-    nested too deeply, contains itself or is too large."""
+    """YAML's safe loader, except that it refuses duplicate keys, of which YAML silently keeps the last, and values that
+    are nested too deeply, contain themselves or are too large."""
 
     depth, values = 0, 0
 
@@ -70,8 +70,9 @@ _ForeignLoader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, nod
 
 
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
-    """Returns the number of values that a node and all below it stand for. sizes: of those that were counted, by their
-    identities; None for those around this one. Raises ValueError for what contains itself or is too large."""
+    """Returns the number of values that a node and all below it stand for. sizes: the numbers of counted nodes, by
+    their identities; None for the nodes around this one. Raises ValueError for a node that contains itself or is too
+    large."""
     if id(node) in sizes:
         size = sizes[id(node)]
         if size is None:

@@ -1,8 +1,8 @@
-"""Plug-ins: modules of one's own whose configs are kinds beside those of this library.
+"""Plug-ins: modules of users whose configs are kinds in addition to the kinds of this library.
 
 A plug-in is named by ``--plugin``, by the project file of the working folder, or by an entry point of an installed
-package. What was typed stands in an environment variable, which every process that a command starts inherits: workers,
-ranks, jobs. Each of them imports the plug-ins where it first needs a study or a runner.
+package. The names that were typed stand in an environment variable, which every process that a command starts inherits:
+workers, ranks, jobs. Each of them imports the plug-ins where it first needs a study or a runner.
 
 The project file may be somebody else's. A command that only reads imports the plug-ins that it names only for a study
 of its folder, which is code as well, and says so.
@@ -70,7 +70,7 @@ class Plugin(NamedTuple):
 
     @property
     def address(self) -> str:
-        """What names it in another process."""
+        """The name by which another process imports it."""
         if self.file is None or self.folder is None:
             return self.module
         return str(self.file.parent if self.file.name == "__init__.py" else self.file)
@@ -159,12 +159,12 @@ def _installed() -> tuple[Plugin, ...]:
 
 
 def local_folders() -> set[Path]:
-    """Returns the folders of plug-ins that are files, beside which their helper modules lie."""
+    """Returns the folders of plug-ins that are files. Helper modules of these plug-ins lie in the same folders."""
     return {p.folder for p in _named() if p.folder is not None and p.file is not None and p.file.name != "__init__.py"}
 
 
 def source_files() -> Iterator[Path]:
-    """Yields the source files of the plug-ins that are given as paths: those of a package, and those beside a file."""
+    """Yields the source files of the plug-ins that are given as paths: those in a package, or those next to a file."""
     for plugin in plugins():
         if plugin.file is not None and plugin.folder is not None:
             is_package = plugin.file.name == "__init__.py"
@@ -226,7 +226,7 @@ def _require_its_own_name(plugin: Plugin, place: str) -> None:
 
 
 def _position(error: BaseException, plugin: Plugin) -> str:
-    """Returns the file and line of a plug-in, or of what lies beside it, where an error was raised."""
+    """Returns the file and line of a plug-in, or of a module next to it, where an error was raised."""
     own = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -241,7 +241,7 @@ def _lies_in(folder: Path, file: str) -> bool:
 
 
 def configs_of(plugin: Plugin) -> list[type[Config]]:
-    """Returns the final configs with a kind that an imported plug-in defines, or a module beside its file."""
+    """Returns the final configs with a kind that an imported plug-in, or a module next to its file, defines."""
     beside = plugin.folder if plugin.file is not None and plugin.file.name != "__init__.py" else None
 
     def is_own(module: str) -> bool:

@@ -1,4 +1,4 @@
-"""What many runs read alike is read once for all of them, while they are planned: files do not change meanwhile."""
+"""Reads the inputs that many runs share once for all of them, while the runs are planned: files do not change then."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["read_once", "reads_shared"]
 T = TypeVar("T")
 
 _shared: list[dict[Hashable, Any]] = []
-"""What was read in each block of ``reads_shared`` that is open."""
+"""The results of the reads in each open block of ``reads_shared``, by key."""
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def reads_shared() -> Iterator[None]:
 
 
 def read_once(key: Hashable, read: Callable[[], T]) -> T:
-    """Returns what ``read`` returns; within a block of ``reads_shared``, what it returned for an equal key."""
+    """Returns the result of ``read``; within a block of ``reads_shared``, its earlier result for an equal key."""
     if not _shared:
         return read()
     if key not in _shared[-1]:

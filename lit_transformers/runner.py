@@ -1,7 +1,8 @@
-"""What the processes of a study need of runs. It is an object, so that nobody has to know which modules do a run.
+"""The functions of runs that the processes of a study need. They are fields of an object, so that nobody has to know
+which modules do a run.
 
-A run's config class names its runner as ``module:attribute``, which is what plans hold and processes receive; importing
-that module may import torch, and importing this one does not.
+A run's config class names its runner as ``module:attribute``. Plans hold this name, and processes receive it. Importing
+the module of the name may import torch, and importing this module does not.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def no_sources(config: Any) -> Mapping[str, Any]:
 
 
 RATE_NAMES = ("lr", "learning_rate", "learning-rate")
-"""What programs and modules of others call a learning rate."""
+"""The names of a learning rate in programs and modules of others."""
 
 
 def rates_in(arguments: Mapping[str, Plain], path: str) -> list[str]:
@@ -67,7 +68,7 @@ def no_retention(config: Any, measured: Any) -> RetentionConfigs | None:
 
 
 def no_training_key(config: Any) -> str | None:
-    """Returns None: no run takes over what another one has trained."""
+    """Returns None: no run takes over the training of another."""
     return None
 
 
@@ -112,12 +113,12 @@ def no_smallest_reach(configs: Sequence[Any]) -> int | None:
 
 
 def no_measure(config: Any, metric: str) -> Measure | None:
-    """Returns None: which metrics a record will hold, and what is better of them, is known when there is one."""
+    """Returns None: the metrics of a record and their goals are unknown before it exists."""
     return None
 
 
 def no_rehearsal(config: Any) -> None:
-    """Does nothing: what such a run needs at its end shows at its end."""
+    """Does nothing: no fault at the end of such a run is known before its end."""
 
 
 def no_cached_pass(config: Any) -> CachedPass | None:
@@ -146,7 +147,7 @@ def always_resumes(config: Any) -> bool:
 
 
 def no_preload() -> None:
-    """Does nothing: a run begins with what its module has imported."""
+    """Does nothing: a run begins with the imports of its module."""
 
 
 class CachedPass(NamedTuple):
@@ -175,38 +176,39 @@ class RetentionConfigs(NamedTuple):
 class Runner:
     """The functions that do runs of one class of config.
 
-    run_key: names a run. training_key: names what a run trains, which runs share that only differ in how they are
-    measured; None where none takes over the training of another. sources: returns the configs of the runs that a run
+    run_key: names a run. training_key: names the training of a run, which runs share that only differ in how they are
+    measured; None where no run takes over the training of another. sources: returns the configs of the runs that a run
     starts from itself, which are done first, by the fields that they stand in. data_content: identifies the content of
     the data that a run reads, as the fingerprint in its record does. describe: returns a NamedTuple of its cost.
-    changes_nothing: whether a config computes what another one computes. fit: does the run, and raises ``interrupted``
-    where it was stopped with a checkpoint.
+    changes_nothing: whether a config computes the same numbers as another one. fit: does the run, and raises
+    ``interrupted`` if it was stopped with a checkpoint.
     probe: measures a training step and returns its ``seconds`` and its ``memory`` in bytes. check: returns the gates.
-    references: returns what is known of a metric of a record beforehand, by its name. floors: returns the values of it
-    that simple predictors reach, and raises an error of one line where there are none. learning_metrics: returns the
-    metrics of a record that say how well a run has learned its objective, with their goals, the main one first; nothing
-    of a run that trains nothing. visible_context: identifies how
-    much of its data a run sees: runs of the same data that differ in it have floors of their own. document_floors:
-    returns the values of predictors that see more, all of a document, which are shown and decide nothing.
+    references: returns the values of a metric of a record, by its name, that are known before any training. floors:
+    returns the values of it that simple predictors reach, and raises an error of one line where there are none.
+    learning_metrics: returns the metrics of a record that say how well a run has learned its objective, with their
+    goals, the main one first; nothing of a run that trains nothing. visible_context: identifies how much of its data a
+    run sees: runs of the same data that differ in it have separate floors. document_floors: returns the values of
+    predictors that see more, all of a document, which are shown and decide nothing.
     context_losses: measures the language model of a checkpoint with its context cut to rising lengths, and raises such
     an error for any other.
-    smallest_reach: returns how many symbols back the run sees that sees least, where some of these runs, of which the
-    first one is the baseline's, differ in that from it, and else None.
+    smallest_reach: returns the smallest number of symbols back that any of these runs sees, if this number differs
+    between the first run, the baseline's, and some of the others, and else None.
     measure_of: returns the unit and the goal of a metric of a record by its name, None where the code of the run does
     not state them, and raises ConfigError for one that no record of such a run holds.
     source_files: returns files of code that are no part of the suite.
-    rehearse: raises ConfigError for what a run would only miss at its first validation or its last.
-    retention: returns, for the config of a run and one of what is measured, the configs of the runs that measure it by
-    the weights that the first stage of the run starts from and by those that the run ends with; None where it starts
-    from none.
-    cached_pass: returns what a run computes only if the cache of this machine has none; None if it caches nothing.
+    rehearse: raises ConfigError for a fault that a run would only meet at its first or its last validation.
+    retention: returns, for the config of a run and the config of a measurement, the configs of the runs that measure
+    the weights that the first stage of the run starts from, and the weights that the run ends with; None where it
+    starts from none.
+    cached_pass: returns the forward pass that a run computes only if the cache of this machine lacks its outputs; None
+    if the run caches nothing.
     rate_fields: returns the paths of the learning rates of a run, all of which a run at another rate multiplies.
     placement_fields: the fields of ranks and loader processes, on which the numbers of a run do not depend.
-    preload: computes once what every run would compute again, for the process from which runs are forked.
+    preload: computes once, for the process from which runs are forked, the values that every run would compute again.
     protocol_notes: returns how runs are done, in a few words each, which a plan says.
     measured_on_split: whether a metric is measured on a split, so that a search can select on one and report another.
     named_on: returns the name that a metric of a record has where another split is measured.
-    resumes: whether a run that was stopped resumes where it was, and does not begin anew.
+    resumes: whether a stopped run resumes instead of starting anew.
     """
 
     config: type[Config]

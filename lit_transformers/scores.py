@@ -56,7 +56,7 @@ PACKAGES = {
     "flores101": "sentencepiece",
     "flores200": "sentencepiece",
 }
-"""What is to be installed for a tokenizer."""
+"""The package to install for a tokenizer."""
 
 TARGETS: dict[str, WordTokenizer] = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 """The tokenizer that sacreBLEU chooses for a target language; 13a for all others."""
@@ -116,7 +116,7 @@ def script_of(language: str | None) -> str | None:
 
 
 def bleu_tokenizer(language: str | None) -> WordTokenizer:
-    """Returns the tokenizer that sacreBLEU chooses for BLEU of texts in a language, whatever its region or script."""
+    """Returns the tokenizer that sacreBLEU chooses for BLEU of texts in a language. Region and script are ignored."""
     code = (language or "").replace("_", "-").partition("-")[0].lower()
     return TARGETS.get(LONG_CODES.get(code, code), "13a")
 
@@ -145,7 +145,7 @@ def metric_of(name: str, tokenizer: WordTokenizer = "13a") -> Any:
         return CHRF()
     try:
         return BLEU(force=True, tokenize=tokenizer)
-    except Exception as error:  # packages and files that are missing, each with an error of its own
+    except Exception as error:  # packages and files that are missing, each with a separate error
         if tokenizer not in PACKAGES:
             raise
         reason = f'the tokenizer {tokenizer} of BLEU cannot be had; pip install "{PACKAGES[tokenizer]}"'
@@ -343,7 +343,7 @@ def rouge_of_each(
 ) -> list[dict[str, float]]:
     """Returns ROUGE F-measures (0 to 100) of each example, with its best reference (Lin 2004).
 
-    tokenizer: what splits texts into words; None for that of rouge-score, with stemming. Raises ConfigError where a
+    tokenizer: splits texts into words; None for the tokenizer of rouge-score, with stemming. Raises ConfigError where a
     package is missing that it needs.
     """
     from rouge_score.rouge_scorer import RougeScorer

@@ -114,7 +114,7 @@ Space = Mapping[str, Knob]
 
 
 def exists(knob: Knob, values: Mapping[str, Plain]) -> bool:
-    """Whether a knob exists beside the values of the knobs before it."""
+    """Whether a knob exists, given the values of the knobs before it."""
     return not isinstance(knob, Conditional) or (knob.path in values and values[knob.path] == knob.value)
 
 
@@ -159,7 +159,7 @@ def is_own(path: str) -> bool:
 
 def knobs_of(config: Config, search: Mapping[str, Plain]) -> dict[str, Knob]:
     """Returns the knobs that a config states itself, as plain data by path: {"low": 1e-4, "high": 0.1, "log": True} or
-    {"values": [...]}. Raises ConfigError for what is neither, and for a path without a value."""
+    {"values": [...]}. Raises ConfigError for any other value, and for a path without a value."""
     for path in search:
         try:
             config.get(path)

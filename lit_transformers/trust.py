@@ -1,11 +1,11 @@
 """Which classes and commands the file of a run may name. This is settled before anything is imported.
 
 A class may do anything when it is imported or built, so that a run.yaml or a checkpoint which may name any class is as
-good as a program. A study, a script and a command line are of the user, who runs them: what they name is imported, and
-is remembered, so that files of the runs which they plan may name the same. Any other file may name classes of MODULES,
-of plug-ins, and of modules that the user has allowed: by ``--allow-module``, by ``allow_modules`` of the project file,
-or in Python by ``allow_modules``. A command is a program: no file may hold one that no study of the user has named.
-``docs/trust.md`` says the same to users.
+good as a program. A study, a script and a command line are of the user, who runs them: the classes that they name are
+imported and remembered, so that files of the runs which they plan may name these classes too. Any other file may name
+classes of MODULES, of plug-ins, and of modules that the user has allowed: by ``--allow-module``, by ``allow_modules``
+of the project file, or in Python by ``allow_modules``. A command is a program: no file may hold one that no study of
+the user has named. ``docs/trust.md`` explains these rules to users.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ __all__ = [
 T = TypeVar("T")
 
 MODULES = ("lit_transformers", "datamodules", "lightning", "torch.nn", "torch.optim")
-"""The modules of which any file may name what a run consists of: networks, optimizers, schedules, data modules,
-callbacks and configs."""
+"""The modules of which any file may name the parts of a run: networks, optimizers, schedules, data modules, callbacks
+and configs."""
 VARIABLE = "LIT_TRANSFORMERS_ALLOWED"
 """The environment variable of the modules that were allowed in this process, or by the command that started it."""
 COMMAND = "command "
-"""How the name of a command begins, by which it is remembered; a hash of what decides about its program follows."""
+"""The beginning of the name by which a command is remembered; a hash of the fields of PROGRAM follows."""
 PROGRAM = ("command", "shell", "environment", "files", "folder")
-"""The fields of a run of a command that decide which program does what."""
+"""The fields of a run of a command that decide which program is run, and how."""
 STATE = "XDG_STATE_HOME"
-"""The environment variable of the folder of what programs remember for a user."""
+"""The environment variable of the folder in which programs store the state of a user."""
 
 
 def allow_modules(*names: str) -> None:
     """Lets files of runs name classes of these modules, and of those below them, in this process and in those that it
-    starts. Raises ConfigError for what is no name of a module."""
+    starts. Raises ConfigError for a string that is no name of a module."""
     for name in names:
         if not all(part.isidentifier() for part in name.split(".")):
             raise ConfigError(f"a module is written package.module, not {name!r}", "--allow-module")
@@ -90,10 +90,10 @@ def class_paths_in(values: Any, visited: dict[tuple[str, int], Any] | None = Non
 
 
 def require_allowed(values: Any, place: str, trusted: Collection[str] = ()) -> None:
-    """Raises ConfigError where what comes from a file names a class that it may not, before anything is imported.
+    """Raises ConfigError where data from a file name a class that they may not, before anything is imported.
 
     values: plain data, or values by the dotted paths of a config. place: where they come from. trusted: class paths
-    that the user's own code names. What is no class path at all is left to the config that is read from the data.
+    that the user's own code names. A string that is no class path is left to the config that is read from the data.
     """
     known = _remembered()
     paths = [path for path in _written_well(values) if path not in trusted and not _is_among(path, known)]
@@ -125,8 +125,8 @@ def import_allowed(path: str, base: type[T], place: str) -> type[T]:
 
 
 def require_allowed_in(path: Path, trusted: Collection[str] = ()) -> None:
-    """Raises ConfigError where the YAML file of a run names a class that it may not; what cannot be read is left to the
-    config that is read from the file."""
+    """Raises ConfigError where the YAML file of a run names a class that it may not; a file that cannot be read is left
+    to the config that is read from it."""
     with suppress(OSError, UnicodeDecodeError):
         text = path.read_text(encoding="utf-8")
         require_allowed(_plain_of(text), str(path), trusted)
@@ -174,7 +174,7 @@ def _is_allowed_by_user(module: str) -> bool:
 
 def _require_part_of_a_run(path: str, named: type[Any], place: str) -> None:
     """Raises ConfigError for a class that an allowed module only imports and, of MODULES, for one that is no part of a
-    run, such as LightningCLI, which would import whatever its arguments name."""
+    run, such as LightningCLI, which would import everything that its arguments name."""
     import lightning as L
     from torch import nn
     from torch.optim import Optimizer

@@ -26,8 +26,8 @@ class WandbTarget(NamedTuple):
 
     entity: a user or a team; None for the user's own default. tags: of every run, besides its study and its arm.
     artifacts: the file of the study, from which the lineage of the artifacts of runs begins; None to send no artifacts.
-    system_metrics: whether the load of processors, memory and devices is sent. metric and goal: what judges, and
-    whether less or more of it is better; None where that is not known.
+    system_metrics: whether the load of processors, memory and devices is sent. metric and goal: the metric that judges
+    runs, and whether less or more of it is better; None where that is not known.
     """
 
     mode: WandbMode = "disabled"
@@ -48,7 +48,7 @@ def wandb_target(
     mode: WandbMode, project: str | None = None, entity: str | None = None, tags: str | None = None,
     artifacts: Path | None = None, system_metrics: bool = False,
 ) -> WandbTarget:  # fmt: skip
-    """Returns where runs are sent. What is None is read from WANDB_PROJECT, WANDB_ENTITY and WANDB_TAGS.
+    """Returns the target of runs. An argument that is None is read from WANDB_PROJECT, WANDB_ENTITY or WANDB_TAGS.
 
     tags: separated by commas. Raises ConfigError for a name that W&B would refuse, and for options of runs that are not
     sent.

@@ -266,7 +266,7 @@ def join(one: Study, other: Study, pairs: list[ComparedArm], metric: str) -> Stu
         names = tuple(f"{number} {side}" for side in SIDES)
         for name, runs in zip(names, (pair.first, pair.second), strict=True):
             run_data |= {f"{name} {index}": _run_data(run) for index, run in enumerate(runs)}
-            # Two single runs form one pair, whatever their seeds are.
+            # Two single runs form one pair, also if their seeds differ.
             seeds = [run.seed for run in runs] if len(runs) > 1 else [0]
             planned = [PlannedRun(seed=seed, key=f"{name} {index}") for index, seed in enumerate(seeds)]
             arms.append(PlannedArm(name=name, runs=tuple(planned)))
@@ -288,7 +288,8 @@ def _run_data(run: Run) -> RunData:
 
 
 def _certainty(joint: Study, comparison: Comparison) -> tuple[ConfidenceInterval | None, str]:
-    """Returns the 95 % interval, or None, and a text on what it covers (seeds, documents) or why there is none."""
+    """Returns the 95 % interval, or None, and a text that names the seeds and documents that it covers, or the reason
+    why there is none."""
     estimate = comparison.estimate
     if estimate is None:
         return None, comparison.reason or "-"
@@ -339,7 +340,7 @@ def _multiple(ratio: CostRatio | None) -> tuple[Cell, Cell]:
 
 def to_page(one: ComparedSide, other: ComparedSide, tables: Iterable[Table], notes: Iterable[str]) -> str:
     """Returns the comparison as a Markdown page."""
-    blocks = [f"# {escape_markdown(one.name)} beside {escape_markdown(other.name)}"]
+    blocks = [f"# {escape_markdown(one.name)} next to {escape_markdown(other.name)}"]
     blocks += [to_markdown(table).strip() for table in tables]
     blocks += ["\n".join(f"- {escape_markdown(note)}" for note in notes)] if notes else []
     return "\n\n".join(blocks) + "\n"

@@ -131,7 +131,7 @@ def _render_publication(directory: Path) -> GalleryEntry:
 
 
 def _render_pages(site: Path, directory: Path) -> GalleryEntry:
-    """Writes what a site has of a study to a folder of the site."""
+    """Writes the files of a published study to its folder of the site."""
     entry = read_entry(directory)
     render_site(entry.findings, site / entry.name)
     return entry

@@ -49,7 +49,7 @@ def judge(
     ] = None,
     over: Annotated[
         str | None,
-        typer.Option("--over", metavar="COLUMN", help="What --to-target counts: a column of steps, seconds or tokens."),
+        typer.Option("--over", metavar="COLUMN", help="The column that --to-target counts: steps, seconds or tokens."),
     ] = None,
     unpaired: Annotated[
         bool, typer.Option("--unpaired", help="Do not pair seeds: compare arms as independent samples.")
@@ -134,7 +134,7 @@ def judge(
     if minimize and maximize:
         raise ReportError("--minimize and --maximize exclude each other; give one")
     if over is not None and to_target is None:
-        raise ReportError("--over says what --to-target counts; give both, or --step for curves")
+        raise ReportError("--over names the column that --to-target counts; give both, or --step for curves")
     question = question_of(
         metric,
         goal="minimize" if minimize else "maximize" if maximize else None,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["JudgedTable", "QuestionFields", "declare_looks", "judge_by", "judge_table", "question_of"]
 
 _BUTTON = re.compile("<button[^>]*>(.*?)</button>")
-"""What sorts a table of the page, by a script that a notebook does not have."""
+"""A button of the page that sorts a table, by a script that a notebook does not have."""
 _SHARE = "accuracy"
 """The name of a metric of counts that has none."""
 
@@ -77,10 +77,10 @@ def judge_table(
     """Returns the findings of a table: its comparisons with intervals and verdicts, and notes on every guess.
 
     table: a path (``-`` for standard input), a list of rows, a pandas DataFrame, or the address of a tracker's runs: a
-    folder, a database, or ``wandb:entity/project``, of which ``arm`` and ``seed`` are keys of configs and
-    ``of_tracker`` chooses. metric: the column of values, or the name of what the cells of a wide table hold; of
-    counts ``correct`` and ``total``, the name of their share. plan: a file that declares the looks and
-    the question. question: see ``QuestionFields``.
+    folder, a database, or ``wandb:entity/project``; ``arm`` and ``seed`` are then keys of configs, and ``of_tracker``
+    selects the runs. metric: the column of values, the name of the quantity in the cells of a wide table, or the name
+    of the share that the counts ``correct`` and ``total`` give. plan: a file that declares the looks and the question.
+    question: see ``QuestionFields``.
 
     A value that is infinite or NaN is that of a run that diverged; a run without a value has not finished. NaN in a
     DataFrame is no value. Raises ReportError, in one line, for a table that cannot be judged.
@@ -89,11 +89,11 @@ def judge_table(
 
 
 class QuestionFields(TypedDict, total=False):
-    """What a table is asked: the fields of ``TableQuestion`` and the columns of ``ColumnRoles``, which are guessed by
+    """The question to a table: the fields of ``TableQuestion`` and the columns of ``ColumnRoles``, which are guessed by
     their names where they are not given.
 
-    ``baseline`` and ``arm`` are one name or several. step: the column of steps or, with ``to_target``, of what a run
-    needs until then, such as seconds.
+    ``baseline`` and ``arm`` are one name or several. step: the column of steps or, with ``to_target``, of the amount
+    that a run needs to reach the target, such as seconds.
     """
 
     goal: Goal | None

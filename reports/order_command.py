@@ -42,7 +42,7 @@ def order(
 ) -> None:
     """Compare the order of a factor's levels in two studies: ranks, their correlation, pairs that both decide.
 
-    The metrics of the studies may differ: each says itself what is better.
+    The metrics of the studies may differ: each study states which direction is better.
     """
     from lit_transformers.records.files import write_text
     from reports.compare import find_side

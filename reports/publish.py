@@ -1,5 +1,5 @@
-"""Published studies: ``published/<study>/`` holds the results of a study, and the report.md made from them; those of
-another scale than the demo stand beside, as in ``published/xl_recurrence--hour/``.
+"""Published studies: ``published/<study>/`` holds the results of a study, and the report.md made from them; results of
+another scale than the demo have a separate folder, such as ``published/xl_recurrence--hour/``.
 
 Pages, CSV, LaTeX and SVG are rendered from the results by ``python -m reports site``, into a folder that git ignores.
 """
@@ -47,8 +47,8 @@ def publish(runs: Path, folder: str, to: Path = PUBLISHED, replace: bool = False
 
 
 def publish_remarks(directory: Path, remarks: Mapping[str, str], pilot: str = "") -> Path:
-    """Puts the remarks of a study into its publication, in place of earlier ones, with what its ``pilot`` was, and
-    returns the path of report.md.
+    """Puts the remarks of a study into its publication, in place of earlier ones, with the description of its
+    ``pilot``, and returns the path of report.md.
 
     No run is needed: of the results the first line alone changes. Raises ReportError where nothing is published there,
     it has neither numbers of a source nor a pilot, or a line of it is damaged, and OSError where it cannot be written.

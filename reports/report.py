@@ -67,7 +67,7 @@ def write_study(study: Study, directory: Path, unmatched: bool = False, publicat
 
 
 def render(directory: Path, unmatched: bool = False, publication: Path | None = None) -> Findings:
-    """Writes report.md, report.csv, report.tex, page.html and the figures beside the results.jsonl of a folder.
+    """Writes report.md, report.csv, report.tex, page.html and the figures next to the results.jsonl of a folder.
 
     Everything is made from that file alone, but for the answer of a publication that was stated later and the runs that
     it shares with others: the same file gives the same bytes.
@@ -86,7 +86,7 @@ def render(directory: Path, unmatched: bool = False, publication: Path | None = 
 
 
 def as_published(study: Study, directory: Path) -> Study:
-    """Returns a published study, of this folder, with what the files beside the folder say of it: an answer that was
+    """Returns a published study, of this folder, with the facts in the files next to the folder: an answer that was
     stated later, and the runs that it shares with other publications. Raises ReportError where the answers are
     damaged."""
     return with_published(with_answer(study, directory), directory)
@@ -109,7 +109,7 @@ def write_page(findings: Findings, directory: Path, formats: Sequence[str]) -> t
 
 
 def render_site(findings: Findings, directory: Path) -> Path:
-    """Writes what a publication leaves out to a folder: page.html, report.csv, report.tex and the figures as SVG.
+    """Writes the files that a publication omits to a folder: page.html, report.csv, report.tex and the figures as SVG.
 
     Returns the path of page.html. Raises OSError where the folder cannot be written.
     """

@@ -1,6 +1,6 @@
-"""Writes the runs of a published study where a study looks for them, so that it goes on from there.
+"""Writes the runs of a published study to the folders where a study looks for them, so that it resumes from there.
 
-A published study has no weights: what needs those, such as another way of measuring what was trained, is done anew.
+A published study has no weights: work that needs them, such as another way of measuring trained networks, is done anew.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["restore"]
 
 def restore(study: Study, runs: Path, keys: Set[str]) -> int:
     """Writes the records, curves and documents of the runs with these keys to their folders below ``runs``, and the
-    study's plan, floors, context and rates beside those of other studies; returns the number of runs written.
+    study's plan, floors, context and rates next to those of other studies; returns the number of runs written.
 
-    What is there already is left as it is. Curves have the points of the published ones, which are thinned.
+    Files that are there already stay as they are. Curves have the points of the published ones, which are thinned.
     """
     written = [_write_run(runs / key, run) for key, run in study.all_runs().items() if key in keys]
     folder = study.plan.folder

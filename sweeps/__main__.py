@@ -1,4 +1,4 @@
-"""``python -m sweeps``: the commands for the ledger that several machines share, whatever studies it is of."""
+"""``python -m sweeps``: the commands for the ledger that several machines share. They work with any study."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ SECRET_PARAMETER = re.compile(r"([?&][^=&]*(?:pass|secret|token|key|sig|cred|aut
 
 
 def secrets_of(address: str) -> set[str]:
-    """Returns the passwords that an address holds, each as it is written and as it is meant: what stands between a user
-    and @, and the values of parameters such as ``password`` and ``X-Amz-Signature``."""
+    """Returns the passwords that an address holds, each as it is written and decoded: the text between a user and @,
+    and the values of parameters such as ``password`` and ``X-Amz-Signature``."""
     written = {value for _, value in SECRET_PARAMETER.findall(address)} | {_login(address).partition(":")[2]}
     return {secret for text in written for secret in (text, unquote(text)) if secret}
 

@@ -64,7 +64,7 @@ class Row:
 class Board:
     """Shows rows as they change. A context manager, because a live table takes over the terminal.
 
-    preliminary: what is shown of the rows, once, when every arm has a run that ended and others are still to come.
+    preliminary: makes the view of the rows to show once, when every arm has a run that ended and others are to come.
     labels: how arms are named, by default by their whole names.
     """
 
@@ -99,7 +99,7 @@ class Board:
             self._live.stop()
 
     def watch(self, rows: Sequence[Row]) -> None:
-        """Sets the rows to show; what is done already does not count for the estimate of the time left."""
+        """Sets the rows to show; work that is done already does not count for the estimate of the time left."""
         self._rows = rows
         self._done_before = sum(row.done for row in rows)
         self._last_lines = {row.ticket.key: (row.state, self._start_time) for row in rows}

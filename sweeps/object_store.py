@@ -1,11 +1,12 @@
 """Runs in an object store: ``--runs s3://bucket/prefix``, or any other address that fsspec knows.
 
-All work is done in a working copy, a folder of this machine, as it is without a store. This module alone mirrors
-it. A command brings what is missing when it begins, and leaves what is new when it ends. The process of a run
-brings the checkpoint before it goes on, puts each checkpoint there while training goes on, and last the results.
+All work is done in a working copy, a folder of this machine, as it is without a store. This module alone mirrors it. A
+command brings missing files when it begins, and puts new and changed files into the store when it ends. The process of
+a run brings the checkpoint before it resumes, puts each checkpoint into the store during training, and puts the results
+there last.
 
-A store replaces objects whole, but not several at once. So a record is put there after all files of its run, and is
-created: one that is there already stays, unless it is of a run that failed.
+A store replaces objects whole, but not several at once. So a record is put there after all files of its run. It is
+created, never replaced: a record that is there already stays, unless it is of a run that failed.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ CACHE = "LIT_TRANSFORMERS_CACHE"
 ADDRESS = "object-store.txt"
 """The file of a working copy with the address of its store."""
 MIRRORED = "mirrored.json"
-"""What was last brought or put: of each file what identified it in the store, and its size and time here."""
+"""The last transfer of each file in either direction: its identity in the store, and its size and time here."""
 FOLDER_ID = "folder.id"
-"""What a ledger knows a folder of runs by: all working copies of a store have that of the store."""
+"""The id by which a ledger knows a folder of runs: all working copies of a store have the id of the store."""
 LEASES = "leases"
 """The folder of a store that says which machine does which run."""
 STUDIES = "studies"
@@ -76,7 +77,7 @@ OF_ONE_MACHINE = ("plans", "slurm")
 FILES = (RUN, CURVES, SENT_UPDATES, DOCUMENTS, OUTPUTS)
 """The files of a run that its record is nothing without, where it has them."""
 PATIENCE = 300.0
-"""For how many seconds what cannot be put into a store is tried again."""
+"""For how many seconds a failed operation on a store is tried again."""
 RETRY_SECONDS = 2.0
 WATCH_SECONDS = 0.5
 """How often the process of a run looks for a new checkpoint."""
@@ -87,13 +88,13 @@ TRANSFERS = 16
 FINAL = (FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError, ImportError)
 """Errors of a store that trying again does not repair."""
 CREDENTIALS = ("AWS_", "FSSPEC_", "GOOGLE_", "GCSFS_", "STORAGE_EMULATOR_HOST")
-"""What the variables begin with by which the libraries of stores find a server and its keys."""
+"""The prefixes of the variables by which the libraries of stores find a server and its keys."""
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
-"""The extras that install what an address needs, by its scheme."""
+"""The extras that install the packages for an address, by its scheme."""
 
 Answer = TypeVar("Answer")
 Listing = Mapping[str, Mapping[str, Any]]
-"""What a store holds: what is known of each object, by its path below the address."""
+"""The objects of a store: the known properties of each, by its path below the address."""
 
 
 def is_address(runs: str | Path) -> bool:
@@ -118,15 +119,15 @@ def address_of(runs: Path) -> str | None:
 
 
 def shown_address(runs: Path) -> str:
-    """Returns what ``--runs`` names: the address of a store, where the folder is a working copy."""
+    """Returns the value of ``--runs``: the folder or, if it is a working copy, the address of its store."""
     return address_of(runs) or str(runs)
 
 
 def store_at(address: str) -> Store:
-    """Returns the store of an address, which nothing has asked yet, with the place of its working copy.
+    """Returns the store of an address, with the place of its working copy. Nothing is read from the store yet.
 
-    Raises ConfigError for what cannot be one. An address that holds a password is refused too: whoever lists the
-    processes of the machine would read it, and it stands in what commands print and write.
+    Raises ConfigError for a text that cannot be an address. An address that holds a password is refused too: anybody
+    who lists the processes of the machine could read it, and commands print it and write it to files.
     """
     address = address.rstrip("/")
     scheme = address.partition("://")[0]
@@ -145,7 +146,7 @@ def store_at(address: str) -> Store:
 def prepared(address: str) -> Store:
     """Returns the store of an address with a working copy that holds no runs yet, unless it is from earlier.
 
-    Raises ConfigError, in one line, where the store cannot be reached or what it needs is not installed.
+    Raises ConfigError, in one line, where the store cannot be reached or a package that it needs is not installed.
     """
     store = store_at(address)
     at_once = replace(store, patience=0.0)
@@ -158,8 +159,8 @@ def prepared(address: str) -> Store:
 
 @contextmanager
 def opened(runs: str | Path) -> Iterator[Path]:
-    """Yields the folder of runs of a path or an address. That of a store has what is there, but for checkpoints, and
-    what is new in it is put into the store at the end; a line names it."""
+    """Yields the folder of runs of a path or an address. The folder of a store holds the files of the store except
+    checkpoints, and its new and changed files are put into the store at the end; a printed line names the folder."""
     if not is_address(runs):
         yield Path(runs)
         return
@@ -185,8 +186,8 @@ class Store:
     patience: float = PATIENCE
 
     def pull(self) -> None:
-        """Brings the records that are missing here, each after the files of its run, and what is new of studies. A
-        record of a run that failed replaces none that is here."""
+        """Brings the records that are missing here, each after the files of its run, and new and changed files of
+        studies. A record of a run that failed does not replace a record that is here."""
         listing = self.listing()
         runs = [key for key, _, name in (path.rpartition("/") for path in listing) if name == RECORD]
         studies = [path for path in listing if _is_of_study(path)]
@@ -195,7 +196,7 @@ class Store:
             list(transfers.map(lambda path: self._pull_file(path, listing), studies))
 
     def push(self) -> None:
-        """Puts what is new of studies into the store, and the runs whose records are here alone."""
+        """Puts new and changed files of studies into the store, and the runs whose records are here alone."""
         listing = self.listing()
         for path in self.folder.glob(f"**/{STUDIES}/**/*"):
             name = path.relative_to(self.folder).as_posix()
@@ -214,8 +215,8 @@ class Store:
             self._pull_file(f"{key}/{CHECKPOINT}", listing)
 
     def pull_records(self, keys: Collection[str]) -> None:
-        """Brings the records of those of some runs that have ended elsewhere, if so many seconds have passed since
-        the last look at all. What fails is tried with the next look."""
+        """Brings the records of the runs in ``keys`` that have ended elsewhere, if LOOK_SECONDS have passed since the
+        last look for any. A record that cannot be brought is tried with the next look."""
         now = time.monotonic()
         if now - _looked_at.get(self.address, -LOOK_SECONDS) < LOOK_SECONDS:
             return
@@ -246,8 +247,8 @@ class Store:
             self.put(f"{key}/{CHECKPOINT}")
 
     def push_run(self, key: str) -> None:
-        """Puts what a run has left into the store, its record last. A record that another machine was first to put
-        there stays, and is brought; one of a run that failed does not."""
+        """Puts the files that a run has left into the store, its record last. If another machine put a record there
+        first, that record stays and is brought, unless it is of a run that failed."""
         directory, record = f"{key}/", f"{key}/{RECORD}"
         if self._is_over(record):
             self._pull_results(key, self.listing(key))
@@ -279,8 +280,8 @@ class Store:
 
     @contextmanager
     def mirrored(self, key: str) -> Iterator[None]:
-        """Puts each checkpoint of a run into the store while the block trains. What fails meanwhile is tried again
-        with the next look; when training ends, ``push_run`` tells."""
+        """Puts each checkpoint of a run into the store while the block trains. A checkpoint that cannot be put there is
+        tried again with the next look; when training ends, ``push_run`` raises an error for it."""
         over, failing = threading.Event(), False
 
         def watch() -> None:
@@ -339,7 +340,7 @@ class Store:
         return path
 
     def ask(self, operation: Callable[[], Answer], patience: float | None = None) -> Answer:
-        """Returns what an operation on the store does, which is tried again for as long as the patience lasts."""
+        """Returns the result of an operation on the store, which is tried again for as long as the patience lasts."""
         patience = self.patience if patience is None else patience
         deadline, is_reported = time.monotonic() + patience, False
         while True:
@@ -361,7 +362,7 @@ class Store:
             time.sleep(RETRY_SECONDS)
 
     def listing(self, below: str = "") -> dict[str, dict[str, Any]]:
-        """Returns what is known of each object, by its path; below: of those in a folder alone."""
+        """Returns the known properties of each object, by its path. below: a folder, to list its objects alone."""
         self.files.invalidate_cache()
         root = self._opened[1]
         objects = self.ask(lambda: self.files.find(f"{root}/{below}" if below else root, detail=True))
@@ -457,7 +458,7 @@ class Store:
         return content is not None and _outcome_of(content) != "failed"
 
     def _mirrored(self, folder: str) -> dict[str, list[str]]:
-        """Returns what was brought or put of a folder of the working copy."""
+        """Returns the last transfers of the files of a folder of the working copy, by name."""
         with suppress(OSError, ValueError):
             path = self.place(MIRRORED if folder == "." else f"{folder}/{MIRRORED}")
             return cast(dict[str, list[str]], json.loads(path.read_text(encoding="utf-8")))
@@ -499,13 +500,14 @@ def _is_of_study(name: str) -> bool:
 
 
 def _identity(known: Mapping[str, Any]) -> str:
-    """Returns what tells whether an object was replaced: its size, and its generation, checksum or time."""
+    """Returns the properties that show whether an object was replaced: its size, and its generation, checksum or
+    time."""
     names = ("ETag", "generation", "etag", "md5Hash", "crc32c", "mtime", "LastModified", "last_modified", "created")
     return f"{known.get('size')} {next((known[name] for name in names if known.get(name)), '')}"
 
 
 def _stamp(path: Path) -> str:
-    """Returns what tells whether a file was replaced or written to."""
+    """Returns the properties that show whether a file was replaced or written to."""
     status = path.stat()
     return f"{status.st_size} {status.st_ino} {status.st_mtime_ns}"
 

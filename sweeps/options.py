@@ -13,7 +13,7 @@ __all__ = ["Runs", "Storage"]
 
 
 def _path_or_address(typed: str | Path) -> str | Path:
-    """Returns what was typed: an address as it is, which a path would not be."""
+    """Returns an address as it was typed, which a path would change, and anything else as a path."""
     return typed if is_address(typed) else Path(typed)
 
 

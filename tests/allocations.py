@@ -1,4 +1,4 @@
-"""Counters of what a network spends: memory saved for its backward pass, peak memory, and FLOPs."""
+"""Counters of the costs of a network: memory saved for its backward pass, peak memory, and FLOPs."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def compressed(*parts: Mapping[str, Any], **changes: Any) -> RunConfig:
 
 
 def built(*parts: Mapping[str, Any]) -> tuple[Task, CompressionCallback]:
-    """The run's task, with matrices of normal numbers, and what compresses it."""
+    """The run's task, with matrices of normal numbers, and the callback that compresses it."""
     config = compressed(*parts)
     data = config.build_data()
     torch.manual_seed(0)

@@ -1,6 +1,6 @@
 """Settings of every test: one thread each, since tests run side by side; no example is timed; the stand-in of
 the library's runner (``tests/standin``) importable here and in the processes that tests start; no garbage collection
-of what is there for all tests."""
+of objects that exist before the tests."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def _nothing_remembered(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def python() -> Iterator[Path]:
-    """A ``python`` whose processes, and what they start with it, have imported torch and Lightning."""
+    """A ``python`` whose processes, and the processes that they start with it, have imported torch and Lightning."""
     with warm_python() as folder:
         yield folder / "python"
 
 
 @pytest.fixture
 def wandb_server(tmp_path: Path) -> Iterator[Recorded]:
-    """A stand-in of W&B that records what is sent; wandb is logged in to it, here and in processes that tests start."""
+    """A stand-in of W&B that records all requests; wandb is logged in to it, here and in processes that tests start."""
     from wandb_logins import logged_out
 
     with wandb_api(tmp_path / "wandb_api") as recorded, logged_out(tmp_path) as patch:

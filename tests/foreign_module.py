@@ -1,4 +1,4 @@
-"""A LightningModule and a LightningDataModule that know nothing of this suite, and what can go wrong in them."""
+"""A LightningModule and a LightningDataModule that know nothing of this suite, and variants with faults."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Net(L.LightningModule):
 
 
 class StatedNet(Net):
-    """States what one of its metrics means."""
+    """States the meaning of one of its metrics."""
 
     measures = maximized("acc", per="example")
 
@@ -80,7 +80,7 @@ class Points(Dataset[Any]):
 
 
 class Stream(IterableDataset[Any]):
-    """The same points in an order of their own, without a length."""
+    """The same points in a random order, without a length."""
 
     def __init__(self, points: Points) -> None:
         self.points = points
@@ -118,7 +118,7 @@ class Plane(L.LightningDataModule):
 
 
 class Elsewhere(Plane):
-    """Validates on points of a seed, so many of them, in batches of a size."""
+    """Validates on ``count`` points of a seed, in batches of ``batch``."""
 
     def __init__(self, seed: int = 1, count: int = 50, batch: int = 20, name: str | None = None) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ _servers: set[int] = set()
 
 
 def prepare() -> None:
-    """Starts the fork server of this process's tests, which imports torch and Lightning while the test goes on.
+    """Starts the fork server of this process's tests, which imports torch and Lightning while the test continues.
 
     A server that a test of the stand-in has started is ended first: it has imported neither, so that every process
     forked from it would.

@@ -84,7 +84,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--precision",
         choices=tuple(PRECISIONS),
         default="float64",
-        help="in what precision tests marked any_device compute; unless it is float64, all others are deselected. "
+        help="the precision in which tests marked any_device compute; unless it is float64, others are deselected. "
         "'bf16' is mixed: weights in float32, forward passes under autocast to bfloat16, as a run trains",
     )
 
@@ -155,7 +155,7 @@ class MadeByTests(TorchFunctionMode):
 
 @contextmanager
 def exactly() -> Iterator[None]:
-    """Within it ``placed`` and ``real`` use float64, whatever the options say: a reference for every precision."""
+    """Within it ``placed`` and ``real`` use float64, regardless of the options: a reference for every precision."""
     global in_force
     previous = in_force
     in_force = previous._replace(precision=PRECISIONS["float64"])

@@ -17,19 +17,18 @@ from torchmetrics import MeanMetric
 from lit_transformers.training.stopping import Stop
 
 EVENTS: list[tuple[Any, ...]] = []
-"""What has happened to modules, in order: the hook, the epoch, the step, and what it saw."""
+"""The events of modules, in order: the hook, the epoch, the step, and the values that the hook saw."""
 STOP = Stop()
 STOPS: set[int] = set()
-"""The numbers of batches, of all that were trained, in which the run is asked to stop."""
+"""The batches in which a stop of the run is requested, by their numbers among all trained batches."""
 TRAINED = [0]
 
 
 class Observed(L.LightningModule):
     """Two layers with dropout, whose loss depends on the epoch and on global random numbers.
 
-    schedule: when the rate changes, and by what; epoch_loss is the mean of the losses of an epoch; the loss is 1 with
-    constant_loss. by_hand: with two
-    optimizers and updates of two batches, which the module makes by itself.
+    schedule: when the rate changes, and by which value; epoch_loss is the mean of the losses of an epoch; the loss is 1
+    with constant_loss. by_hand: with two optimizers and updates of two batches, which the module makes by itself.
     """
 
     def __init__(

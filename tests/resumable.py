@@ -21,7 +21,7 @@ DONE = ("passed", "skipped")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("resumable", "a run of tests that goes on where it was stopped")
+    group = parser.getgroup("resumable", "a run of tests that resumes after it was stopped")
     group.addoption(
         "--log",
         type=Path,

@@ -1,4 +1,4 @@
-"""Models whose rows are short: what a mechanism does among few tokens costs little to prove."""
+"""Models whose rows are short: tests of a mechanism are cheap with few tokens."""
 
 from __future__ import annotations
 

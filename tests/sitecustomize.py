@@ -2,7 +2,7 @@
 
 Lightning imports all of torchmetrics, which imports SciPy's signal processing, matplotlib and transformers for metrics
 that nothing here uses: over a third of the seconds for which a process that trains starts. It is as if they were not
-installed, until torchmetrics is imported; what imports them itself has them.
+installed, until torchmetrics is imported; code that imports them itself gets them.
 
 No process waits until its files are on disk either, some ten milliseconds each: tests kill processes and no machine.
 """
@@ -20,7 +20,7 @@ UNUSED = ("scipy", "matplotlib", "transformers")
 
 
 class AloneLoader(SourceFileLoader):
-    """Executes torchmetrics while Lightning's functions, by which it asks what is installed, know none of UNUSED."""
+    """Executes torchmetrics while Lightning's checks for installed packages know none of UNUSED."""
 
     def exec_module(self, module: ModuleType) -> None:
         from lightning_utilities.core import imports

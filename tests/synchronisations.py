@@ -1,7 +1,7 @@
 """Counts how often the host waits for a device, on the pretended device: no GPU is needed.
 
 It knows the operations of which the result has a shape that depends on values, those that return a value to the host,
-and copies that are not asynchronous. What waits within a kernel of CUDA only CUDA shows.
+and copies that are not asynchronous. Only CUDA shows a wait within one of its kernels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A change that costs a kind of task its learning fails here: short runs score what they have scored before."""
+"""A change that stops a kind of task from learning fails here: short runs score as they have scored before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code that README and docs show is run as it stands there, and prints what stands below it."""
+"""The code that README and docs show is run as it stands there, and prints the output that stands below it."""
 
 from __future__ import annotations
 

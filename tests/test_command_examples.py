@@ -20,15 +20,15 @@ EXAMPLES = {
     "nano_gpt_study": ("torch", "val_loss", 6, ("--rates", "0")),
     "trainer_study": ("transformers", "eval_loss", 6, ("--rates", "0")),
 }
-"""The package that each needs beside the suite, its metric, the number of its runs, and further options. The first one
+"""The package that each needs besides the suite, its metric, the number of its runs, and further options. The first one
 adds seeds after a look."""
 HEAVY = ("sklearn.ensemble", "sklearn.datasets", "transformers.trainer")
-"""What the commands import for seconds each, of which those that are installed are imported once for all of them."""
+"""Modules of the commands that take seconds to import; the installed ones are imported once for all commands."""
 
 
 @pytest.fixture(scope="module")
 def warm() -> Iterator[Path]:
-    """A ``python`` that has imported what the commands import."""
+    """A ``python`` that has imported these modules."""
     with warm_python(*(name for name in HEAVY if importlib.util.find_spec(name.partition(".")[0]))) as folder:
         yield folder / "python"
 

@@ -1,4 +1,4 @@
-"""What a terminal shows where something ends otherwise than planned: one line."""
+"""A terminal shows one line where a command ends otherwise than planned."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ SHELLS = {
         f"function fish_prompt; echo '{PROMPT}'; end\nbind \\cg 'commandline > line'\n",
     ),
 }
-"""Of each shell the file of its settings, and settings by which Ctrl-G writes what is typed into the file ``line``."""
+"""Of each shell the file of its settings, and settings by which Ctrl-G writes the typed text into the file ``line``."""
 
 
 class Terminal(NamedTuple):
@@ -43,7 +43,7 @@ class Terminal(NamedTuple):
     folder: Path
 
     def read_until(self, condition: Callable[[str], bool]) -> None:
-        """Reads what the shell writes until a condition holds of it, which is when the shell is done."""
+        """Reads the output of the shell until a condition holds for it, which is when the shell is done."""
         output, deadline = b"", time.monotonic() + SECONDS
         poll = select.poll()  # not select.select, which refuses descriptors from 1,024 on
         poll.register(self.descriptor, select.POLLIN)
@@ -53,7 +53,7 @@ class Terminal(NamedTuple):
                 output += os.read(self.descriptor, 1 << 16)
 
     def type(self, text: str) -> str:
-        """Types text and returns what then stands behind the prompt."""
+        """Types text and returns the line that then stands behind the prompt."""
         line = self.folder / "line"
         line.unlink(missing_ok=True)
         os.write(self.descriptor, f"{text}\x07".encode())

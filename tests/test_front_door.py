@@ -27,7 +27,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def test_the_readme_shows_the_study_of_the_first_tutorial_and_its_answer() -> None:
-    """The tutorial is run (``test_code_blocks``), and prints what the README shows."""
+    """The tutorial is run (``test_code_blocks``), and prints the output that the README shows."""
     readme, tutorial = blocks("README.md"), blocks("docs/tutorials/first_study.md")
     studies = [[block.text for block in page if block.file == "studies/how_far.py"] for page in (readme, tutorial)]
     assert studies[0] == studies[1] and len(studies[0]) == 1

@@ -1,4 +1,4 @@
-"""On a ghost of a GPU (``tests/ghost``) the suite does what is pinned there: devices, dtypes, gradients, waits of the
+"""On a ghost of a GPU (``tests/ghost``) the suite has the pinned results: devices, dtypes, gradients, waits of the
 host for the device, kernels, graphs. Planted faults are reported. Skipped where there is no environment of the ghost.
 """
 
@@ -35,7 +35,7 @@ REPORTED = {
     "compiled a graph break": "graphs=1,1,1,1 breaks=2 grads=all",
     "compiled a recompilation": "graphs=1,2,3,4 breaks=0 grads=all",
 }
-"""What the ghost says of each planted fault (``tests/ghost/faults.py``)."""
+"""The ghost's report about each planted fault (``tests/ghost/faults.py``)."""
 
 
 @pytest.mark.slow

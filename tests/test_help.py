@@ -1,4 +1,4 @@
-"""What --help shows: every word and every default, on a terminal of 80 columns."""
+"""The text of --help: every word and every default, on a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -56,4 +56,4 @@ def test_paragraphs_fill_the_lines_of_a_terminal(capsys: pytest.CaptureFixture[s
     assert len(paragraphs) > 3
     for lines in paragraphs:
         for line, after in pairwise(lines):
-            assert len(line.rstrip()) + len(after.split()[0]) + 3 > 80, f"{line!r} has room for what follows"
+            assert len(line.rstrip()) + len(after.split()[0]) + 3 > 80, f"{line!r} has room for the next word"

@@ -246,7 +246,7 @@ FAMILIES = [module for module in MODULES if below(module, "lit_transformers.mode
 
 
 def test_no_module_but_its_own_asks_for_a_family_of_models() -> None:
-    """A family is its file and a line in the table: all else asks for what it can do."""
+    """A family is its file and a line in the table: all other code asks for its abilities."""
     for module in (module for module in MODULES if below(module, "lit_transformers")):
         families = [family for family in FAMILIES if family not in (module, "lit_transformers.models.tokens")]
         assert families and (module == "lit_transformers.models" or not imports(module) & {*families}), module
@@ -303,7 +303,7 @@ def circle_of_folders(imports_of: Mapping[str, Iterable[str]]) -> list[str]:
 def test_no_folders_are_in_a_circle() -> None:
     """Every import counts, also one within a function or for type checkers alone: who reads a folder follows it."""
     lines = circle_of_folders({file_of(module): [*map(file_of, imports(module))] for module in MODULES})
-    assert not lines, "these imports close a circle of folders; move what one of them needs: " + ", ".join(lines)
+    assert not lines, "these imports close a circle of folders; move the names that one needs: " + ", ".join(lines)
 
 
 def test_a_circle_of_folders_is_noticed_where_no_modules_are_in_one() -> None:
@@ -350,7 +350,7 @@ def test_yaml_is_read_in_one_place() -> None:
 
 
 DIALECT = {"found", "told", "said", "asked", "made", "heard"}
-"""Names that say nothing of what they hold."""
+"""Names that say nothing about the values that they hold."""
 
 
 def test_names_say_what_they_hold() -> None:
@@ -512,7 +512,7 @@ def is_private(name: str) -> bool:
 
 
 def private_members(path: Path) -> Iterator[str]:
-    """The private names in a file that are not of the object itself: attributes, and what is imported."""
+    """The private names in a file that are not of the object itself: attributes, and imported names."""
     for node in ast.walk(tree(path)):
         match node:
             case ast.Attribute(value, name):
@@ -549,7 +549,7 @@ COMPILED = [path for path in SOURCES if {"attention", "mixers", "stacks", "model
 
 @pytest.mark.parametrize("path", [*COMPILED, MODULES["lit_transformers.mixer"]], ids=name)
 def test_what_is_compiled_runs_on_the_lowest_version_of_torch(path: Path) -> None:
-    """Dynamo of torch 2.11 can neither carry what ``_replace`` returns over a break of the graph, nor call an instance
+    """Dynamo of torch 2.11 can neither carry the result of ``_replace`` over a break of the graph, nor call an instance
     of a frozen class that was made in the graph."""
     assert not [node.lineno for node in nodes(path, ast.Attribute) if node.attr == "_replace"]
     for made in nodes(path, ast.ClassDef):

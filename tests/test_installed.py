@@ -18,8 +18,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder into which a wheel of this checkout is installed, as pip does it, with what it compiles; its
-    dependencies are those of this environment."""
+    """The folder into which a wheel of this checkout is installed, as pip does it, with the files that it
+    compiles; its dependencies are those of this environment."""
     source, wheels, target = (tmp_path_factory.mktemp(name) for name in ("source", "wheels", "installed"))
     for package in PACKAGES:
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -49,7 +49,7 @@ def files(folder: Path) -> dict[str, int]:
 
 
 def test_a_project_of_ones_own_goes_from_init_to_its_publication(installed: Path, tmp_path: Path) -> None:
-    """Beside folders that have the names of packages of the suite. Nothing is written where the suite is installed."""
+    """Next to folders that have the names of packages of the suite. Nothing is written where the suite is installed."""
     before = files(installed)
     for name in ("reports", "sweeps"):
         (tmp_path / name).mkdir()

@@ -1,4 +1,4 @@
-"""The options ``--device`` and ``--precision`` do what they say, and their bounds see a fault."""
+"""The options ``--device`` and ``--precision`` do as their help says, and their bounds detect a fault."""
 
 from __future__ import annotations
 

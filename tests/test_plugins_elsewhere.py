@@ -97,7 +97,7 @@ def test_a_worker_in_another_folder_does_runs_of_a_project_with_a_plugin(python:
 
 
 def test_an_agent_of_wandb_gets_the_plugin_from_the_sweep(python: Path, tmp_path: Path) -> None:
-    """The sweep's command is what W&B's agent runs, with a word for every parameter in place of its own."""
+    """W&B's agent runs the sweep's command, with an option for every parameter in place of the last word."""
     project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     study, runs = write_small_project(project), project / "runs"
     elsewhere.mkdir()

@@ -1,4 +1,4 @@
-"""Printed configs are read back unchanged, and the schema of editors takes what ``Config`` takes."""
+"""Printed configs are read back unchanged, and the schema of editors takes the same values as ``Config``."""
 
 from __future__ import annotations
 

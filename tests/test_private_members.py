@@ -1,7 +1,7 @@
 """Members of libraries that are not public and for which there is no other way: each is used in one place.
 
 A failure names the installed version, so that an upgrade which breaks one is known by its name. ``tests/test_house.py``
-lists them. Those of Lightning's loops are tested by what they are for, in ``test_lightning_equivalence.py``.
+lists them. The members of Lightning's loops are tested by their effects, in ``test_lightning_equivalence.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sweeps.wandb.dashboard import ShownAnswer, define, write_views
 
 @contextmanager
 def installed(library: str, use: str) -> Iterator[None]:
-    """Fails with the version of the library where what is used of it is not what it was."""
+    """Fails with the version of the library where a used member of it has changed."""
     try:
         yield
     except (AssertionError, AttributeError, ImportError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""A run of tests that is killed goes on where it was, and tells of every test once it has ended."""
+"""A run of tests that is killed resumes after the last finished test, and reports every test once it has ended."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_the_reference_has_every_study_with_its_question(built: Path) -> None:
 
 
 def test_the_picture_of_the_terminal_is_that_of_what_is_published() -> None:
-    """Its text; what draws it may change its shapes."""
+    """Its text; the library that draws it may change its shapes."""
     remedy = "draw it again by: python -m docs picture"
     assert words_of(terminal_svg(ROOT / "published")) == words_of((ROOT / TERMINAL).read_text(encoding="utf-8")), remedy
 

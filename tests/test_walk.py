@@ -1,4 +1,4 @@
-"""The walk through one step in ``docs/architecture.md``: what it quotes stands there, and is done in that order."""
+"""The walk through one step in ``docs/architecture.md``: the lines that it quotes exist, and run in that order."""
 
 from __future__ import annotations
 

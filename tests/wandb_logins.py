@@ -1,4 +1,4 @@
-"""An environment in which nobody is logged in to W&B, whatever tests before have left in this process."""
+"""An environment in which nobody is logged in to W&B, regardless of earlier tests in this process."""
 
 from __future__ import annotations
 

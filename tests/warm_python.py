@@ -1,6 +1,6 @@
 """A ``python`` for tests of commands, whose processes are forked from one that has imported torch and Lightning.
 
-A program runs in it as in a process of its own, but for the imports. What is tested of a start needs the real one.
+A program runs in it as in a separate process, except for the imports. Tests of a start need the real one.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def answer(client: socket.socket, base: list[str]) -> NoReturn:
     for number, file in zip(numbers, apart, strict=True):
         os.dup2(file, number)
         os.close(file)
-    sys.executable = program  # what it starts is forked too
+    sys.executable = program  # processes that it starts are forked too
     multiprocessing.set_executable(program)
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
     os.chdir(folder)
@@ -134,7 +134,7 @@ def answer(client: socket.socket, base: list[str]) -> NoReturn:
 
 
 def run(words: list[str]) -> None:
-    """Runs what Python runs with these words: ``-m MODULE``, ``-c CODE`` or a script, and its arguments."""
+    """Runs these words as Python does: ``-m MODULE``, ``-c CODE`` or a script, and its arguments."""
     kind = words.pop(0) if words[0] in ("-m", "-c") else "script"
     sys.argv[:] = words
     if kind == "-m":

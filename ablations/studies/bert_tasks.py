@@ -60,5 +60,5 @@ ABLATION = Ablation(
         "paper": Scale(overrides=dict(BERT_BASE) | PAIRS | {"data.evaluation.pairs": 1000}, seeds=1),
     },
 )
-"""After 1,200 updates all three know every pair, so the demo stops before. It compares what each learned from as many
-tokens, of which a language model predicts all, and masked language modelling a seventh."""
+"""After 1,200 updates all three know every pair, so the demo stops before. It compares the knowledge that each gains
+from the same number of tokens, of which a language model predicts all, and masked language modelling a seventh."""

@@ -10,7 +10,7 @@ WITHOUT_GLOBAL = {"model.mixer.global_blocks": "none"}
 
 SHORT = {"data.source.length": 63, "model.mixer.block": 4, "training.steps": 500}
 """Overrides of the demo: 16 blocks, of which two layers bring 14 to the first token by random and window blocks, 10 by
-random blocks alone, 3 by windows alone, and all by global ones. The sum of what does not arrive cannot be known."""
+random blocks alone, 3 by windows alone, and all by global ones. The sum of missing blocks cannot be known."""
 
 ABLATION = Ablation(
     question="Which of BigBird's random, window and global blocks does an encoder need?",

@@ -63,7 +63,7 @@ in training, and of 512 others in evaluation. 43 % of these have more than 1,024
 
 Pilots of this baseline chose the layer (accuracies of .74 to .76; layer 4 .73 to .75, layer 2 .71 to .75, layer 6 .68
 to .71) and two passes in place of one, which does not beat a bag of n-grams (.725). They were measured on the same 512
-reviews, so the baseline is a little too good, and what other arms lose against it a little too large."""
+reviews, so the baseline is a little too good, and the losses of other arms against it are a little too large."""
 
 FINE_TUNED: Mapping[str, Any] = {
     "task.layers": None,

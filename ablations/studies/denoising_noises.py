@@ -1,4 +1,4 @@
-"""What a text loses before it is written anew (Lewis et al. 2020, arXiv:1910.13461, table 1)."""
+"""The damage to a text before it is written anew (Lewis et al. 2020, arXiv:1910.13461, table 1)."""
 
 from __future__ import annotations
 

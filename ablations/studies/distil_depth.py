@@ -1,4 +1,4 @@
-"""What a student of half the layers gains by its teacher over more updates without one (Sanh et al. 2019,
+"""The gain of a student of half the layers from its teacher, over more updates without one (Sanh et al. 2019,
 arXiv:1910.01108; Wang et al. 2020, arXiv:2002.10957)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ELECTRA gains by (Clark et al. 2020, arXiv:2003.10555, table 5): all tokens, replaced ones, or the detection."""
+"""Why ELECTRA gains (Clark et al. 2020, arXiv:2003.10555, table 5): all tokens, replaced ones, or the detection."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Every causal mixer on every task of a battery whose truth is known. This study reproduces no paper.
 
-The tasks are those of MAD (Poli et al. 2024, arXiv:2403.17844) that a network which continues strings can be asked,
-recall with many queries (Arora et al. 2023, arXiv:2312.04927), induction and nested brackets. A mixer is judged by its
-mean over tasks, as a hundred and more comparisons of single tasks would need far more seeds; the matrix of all of them
-has an interval in every cell.
+The tasks are those of MAD (Poli et al. 2024, arXiv:2403.17844) that a network can do by continuing strings, recall with
+many queries (Arora et al. 2023, arXiv:2312.04927), induction and nested brackets. A mixer is judged by its mean over
+tasks, as a hundred and more comparisons of single tasks would need far more seeds; the matrix of all of them has an
+interval in every cell.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ MIXERS: Mapping[str, Mapping[str, Any]] = {
         "lstm": LSTMConfig(),
     }.items()
 } | {"linear": {"model.mixer": LinearConfig(), "model.positions": SinusoidalConfig()}}
-"""What has scores of queries and keys has rotary positions, as the baseline has; linear attention has none to rotate,
-and no order of its own. Windows of 8 keys and values, kernels over 17 inputs and linear attention hold about as many
-numbers of a row, 2,048 in two layers of dim 64; an LSTM that held as many would have several times the parameters. A
-Compressive Transformer is not among them: strings are read whole, so that nothing past is ever compressed."""
+"""Mixers with scores of queries and keys have rotary positions, as the baseline has; linear attention has no scores to
+rotate, and no order by itself. Windows of 8 keys and values, kernels over 17 inputs and linear attention hold about as
+many numbers of a row, 2,048 in two layers of dim 64; an LSTM that held as many would have several times the parameters.
+A Compressive Transformer is not among them: strings are read whole, so that nothing past is ever compressed."""
 
 VARIANTS: Mapping[str, str] = {
     f"mixer={name}": f"another setting of {kind}, left to gpu"

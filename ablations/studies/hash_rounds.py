@@ -33,7 +33,7 @@ MEASURED = {"full": None, "lsh8": 8, "lsh4": 4, "lsh2": 2, "lsh1": 1}
 
 
 def measured(rounds: int | None) -> dict[str, object]:
-    """Returns overrides that evaluate with this number of rounds, whatever training used; None for full attention."""
+    """Returns overrides that evaluate with this number of rounds, however many in training; None for full attention."""
     return {"task.evaluation": {"mixer.rounds": rounds}}
 
 

@@ -38,7 +38,8 @@ def packed(scale: Mapping[str, Any] = MappingProxyType({})) -> RunConfig:
 
 def pruned(sparsity: float, *after: CompressionConfig, **fields: Any) -> Mapping[str, Any]:
     """Returns the overrides of an arm that prunes all matrices, embeddings included, along a cubic in the first half of
-    the further updates, and recovers in the second half. after: what then becomes of the weights that are left."""
+    the further updates, and recovers in the second half. after: the compressions that follow, of the remaining
+    weights."""
     pruning = PruneWeightsConfig(sparsity=sparsity, begin=0.0, end=0.5, **fields)
     return {"start.network.run.compression": (pruning,), "compression": after}
 

@@ -1,4 +1,5 @@
-"""How much to hide and behind what (Devlin et al. 2019, arXiv:1810.04805, appendix C.2; SpanBERT, arXiv:1907.10529)."""
+"""How many symbols to hide, and behind which ones (Devlin et al. 2019, arXiv:1810.04805, appendix C.2; SpanBERT,
+arXiv:1907.10529)."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ NOISES: Mapping[str, Mapping[str, Any]] = {
     "spans": {"data.noise": MaskSpansConfig()},
     "whole_words": {"data.noise.whole_words": True},
 }
-"""All arms see [MASK] in training, behind which they are measured. What was trained without it can only be compared by
-what is built upon it."""
+"""All arms see [MASK] in training, because they are measured on symbols behind it. Networks that were trained without
+it can only be compared by tasks that build on them."""
 
 ABLATION = Ablation(
     question="How many symbols should be hidden, behind what, and one by one or in spans?",

@@ -1,4 +1,4 @@
-"""What a row holds (RoBERTa, Liu et al. 2019, arXiv:1907.11692, table 2): segments, sentences, one document or more."""
+"""Contents of rows (RoBERTa, Liu et al. 2019, arXiv:1907.11692, table 2): segments, sentences, one document or more."""
 
 from __future__ import annotations
 

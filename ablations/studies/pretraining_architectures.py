@@ -32,7 +32,7 @@ ABLATION = Ablation(
     scales=DENOISING_SCALES
     | {"demo": replace(DENOISING_SCALES["demo"], seeds=Looks(4, 8, first_seed=2, pilot="seeds 0 and 1 were a pilot"))},
 )
-"""Texts are infilled, where the paper writes the missing spans alone: of these a short run learns too little to go on
-with a text better than bigrams do. The decoder and the prefix language model of the table are left out: they read a
+"""Texts are infilled, where the paper writes the missing spans alone: of these a short run learns too little to
+continue a text better than bigrams do. The decoder and the prefix language model of the table are left out: they read a
 source and its target as one row, of which data of damaged texts make a pair, and an arm with other data would compare
 more than the architecture."""

@@ -17,12 +17,12 @@ HEAD = {"model.mixer.head_dim": 32}
 
 
 def channels(kept: int, **fields: Any) -> Mapping[str, Any]:
-    """Returns the overrides of an arm that keeps so many feed-forward channels of each layer, without recovery."""
+    """Returns the overrides of an arm that keeps ``kept`` feed-forward channels of each layer, without recovery."""
     return {"model.feedforward.width": kept, "start.narrow": NarrowConfig(**fields)}
 
 
 def heads(kept: int, **fields: Any) -> Mapping[str, Any]:
-    """Returns the overrides of an arm that keeps so many heads of each layer, without recovery."""
+    """Returns the overrides of an arm that keeps ``kept`` heads of each layer, without recovery."""
     return {"model.heads": kept, **HEAD, "start.narrow": NarrowConfig(**fields)}
 
 

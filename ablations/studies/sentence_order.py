@@ -1,4 +1,4 @@
-"""Next sentences or their order (ALBERT, Lan et al. 2020, arXiv:1909.11942, table 5): what each tells of the other."""
+"""Next sentences or their order (ALBERT, Lan et al. 2020, arXiv:1909.11942, table 5): how each teaches the other."""
 
 from __future__ import annotations
 
@@ -73,4 +73,4 @@ ABLATION = Ablation(
     },
 )
 """All arms are trained by hidden symbols too. Each relation's head calls it 0 where the second segment follows the
-first, so that a head of one relation can be asked for the other."""
+first, so that a head of one relation can be measured on the other."""

@@ -16,7 +16,8 @@ SIX: Mapping[str, Any] = {"run": DENSE.to_dict()}
 
 
 def shared(layers: int, share: str = "mean") -> Mapping[str, Any]:
-    """Returns the overrides of an arm in which runs of so many layers share weights, which are then trained."""
+    """Returns the overrides of an arm in which every ``layers`` successive layers share weights, which are then
+    trained."""
     return {"model.stack": SharedConfig(groups=6 // layers), "start.share": share}
 
 

@@ -15,7 +15,7 @@ def reuse(length: int) -> dict[str, object]:
 
 
 def slide(length: int) -> dict[str, object]:
-    """Returns overrides that predict every token from a window of ``length`` tokens of its own, without memory."""
+    """Returns overrides that predict every token from a separate window of ``length`` tokens, without memory."""
     return {
         "data.evaluation.segment_length": length,
         "data.evaluation.stride": 1,

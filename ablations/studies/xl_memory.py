@@ -21,7 +21,7 @@ MEMORIES = ("x2", "x4", "x8")
 
 
 def evaluated(memory: int) -> dict[str, object]:
-    """Returns overrides that evaluate with a memory of this many tokens, whatever training used."""
+    """Returns overrides that evaluate with a memory of this many tokens, independent of training."""
     return {"task.evaluation": {"mixer.memory": memory}}
 
 

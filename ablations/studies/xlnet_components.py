@@ -41,8 +41,8 @@ COMPONENTS: Mapping[str, Mapping[str, Any]] = {
     "strict_order": {"task.order": "all"},
     "no_order": {"task.order": "none"},
 }
-"""The last two are ours: what is not predicted in order too, as in the paper's equations and not in its code; and no
-order at all, so that two streams do what masked language modelling does."""
+"""The last two are ours: an order of all symbols, also of those that are not predicted, as in the paper's equations and
+not in its code; and no order at all, so that two streams do the same as masked language modelling."""
 
 ABLATION = Ablation(
     question="What is each part of XLNet worth: an order of what is predicted, memory, spans, and both directions?",

@@ -1,6 +1,6 @@
 """``python -m benchmarks.gpu``: everything worth measuring on a borrowed GPU, in calls of some minutes.
 
-Every call resumes where the last one ended. ``docs/gpu.md`` says how to prepare and what to carry.
+Every call resumes where the last one ended. ``docs/gpu.md`` says how to prepare and which files to carry.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def set_import_path(wheels: Path | None, work: Path) -> None:
-    """Has this process and every job import this checkout first, then what it installs from the wheelhouse.
+    """Has this process and every job import this checkout first, then the packages installed from the wheelhouse.
 
     Exits with status 2 where the wheelhouse cannot be installed.
     """
@@ -72,7 +72,7 @@ def main() -> int:
     work.mkdir(parents=True, exist_ok=True)
     set_import_path(options.wheels, work)
     try:
-        from benchmarks.gpu.session import Session, SessionError  # needs what the wheelhouse may have brought
+        from benchmarks.gpu.session import Session, SessionError  # needs packages of the wheelhouse
     except ImportError as error:
         fail(f"{error}; carry the missing packages as wheels: python -m benchmarks.gpu.wheels --help")
     try:

@@ -1,7 +1,7 @@
-"""What travels to the machine, and how large it is: ``python -m benchmarks.gpu.carried``.
+"""The files that travel to the machine, and their sizes: ``python -m benchmarks.gpu.carried``.
 
-That is the checkout as git lists it, as far as its files are there, and ``.gpu``, which git ignores. Exits with 1 where
-both together are larger than a loan allows.
+These are the checkout as git lists it, as far as its files are there, and ``.gpu``, which git ignores. Exits with 1
+where both together are larger than a loan allows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def carried(root: Path = ROOT) -> Counter[str]:
 
 
 def main(limit: Annotated[float, typer.Option(help="The most that may be carried, in MiB.")] = LIMIT) -> None:
-    """Prints what travels, the largest first."""
+    """Prints the files and folders that travel, the largest first."""
     sizes = carried()
     for name, size in sizes.most_common(8):
         typer.echo(f"{size / MIB:8.2f} MiB  {name}")

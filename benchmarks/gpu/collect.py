@@ -1,4 +1,4 @@
-"""Writes what the kit measured to one file beside the other results: ``python -m benchmarks.gpu.collect OUT``."""
+"""Writes the kit's measurements to one file next to the other results: ``python -m benchmarks.gpu.collect OUT``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine has, and which kernel computes attention there: ``python -m benchmarks.gpu.environment --json FILE``.
+"""The properties of a machine, and its kernel of attention: ``python -m benchmarks.gpu.environment --json FILE``.
 
 PyTorch chooses among its kernels of attention by device, type, width, mask and dropout, and a choice that falls back to
 products of matrices costs memory in the square of the length. Each choice is printed with the time of a pass.

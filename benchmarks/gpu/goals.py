@@ -15,7 +15,7 @@ LEAST_SHARING = 1.5
 
 
 class Goal(NamedTuple):
-    """A goal, its measurement, and whether the measurement meets it; None where it was not measured."""
+    """A goal, its measurement, and whether the measurement meets it; None if there is no measurement."""
 
     text: str
     measured: str
@@ -28,7 +28,7 @@ class Goal(NamedTuple):
 
 
 def goals(last: Mapping[str, JobAttempt], machine: Mapping[str, Any]) -> list[Goal]:
-    """Returns all goals, given the last attempt at each job and what the machine is. A CPU meets and misses none."""
+    """Returns all goals, given the last attempt at each job and facts of the machine. A CPU meets and misses none."""
     results = {name: attempt.result for name, attempt in last.items() if attempt.result is not None}
     reached = [values_goal(last), speed_goal(results, machine), window_goal(results), sharing_goal(results)]
     return reached if machine.get("gpu") else [goal._replace(is_met=None) for goal in reached]

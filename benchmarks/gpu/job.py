@@ -1,4 +1,4 @@
-"""What the kit runs: parts in order of importance, each of which consists of jobs, which are separate processes."""
+"""The work of the kit: parts in order of importance, each of which consists of jobs, which are separate processes."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def far_rows(name: str, lengths: str, seconds: float, limit: float, *arguments: 
 
 
 def throughput(module: str, name: str, seconds: float, *arguments: str) -> KitJob:
-    """A benchmark of the suite's throughput beside that of a peer or of a bare loop."""
+    """A benchmark of the suite's throughput next to that of a peer or a bare loop."""
     return benchmark("m", module, name, seconds, *arguments)
 
 

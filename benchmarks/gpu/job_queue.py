@@ -1,8 +1,8 @@
 """Runs jobs one after the other until the time is up, and keeps one line of JSON for every attempt.
 
-A job is a process group of its own with its own limit. At the limit it receives SIGTERM and, some seconds later,
-SIGKILL. The result of a job is in ``results.jsonl`` as soon as it ends, so that a call which is itself killed loses the
-running job and nothing else.
+A job is a separate process group with its own limit. At the limit it receives SIGTERM and, some seconds later, SIGKILL.
+The result of a job is in ``results.jsonl`` as soon as it ends, so that a call which is itself killed loses the running
+job and nothing else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GRACE_SECONDS = 10.0
 """Seconds between SIGTERM and SIGKILL, in which a study writes its checkpoints."""
 TAIL_LINES = 15
 GLANCE_SECONDS = 1.0
-"""Seconds between two looks at what a job has written."""
+"""Seconds between two looks at the log of a job."""
 WIDEST = 200
 """The most characters of a line that is said."""
 
@@ -39,7 +39,7 @@ its limit."""
 
 
 class JobAttempt(NamedTuple):
-    """One attempt at a job: how it ended, what it measured, and on what code. ``tail``: the end of its output."""
+    """One attempt at a job: its outcome, its measurements and its code version. ``tail``: the end of its output."""
 
     part: str
     name: str
@@ -151,7 +151,7 @@ class Kit(NamedTuple):
 
     def watched(self, process: JobProcess, seconds: float, log: Path, start: int) -> int | None:
         """Waits for the end of a job, and says each line that it writes to its log from byte ``start`` on. Returns its
-        exit status; None where it goes on after so many seconds."""
+        exit status; None if it still runs after ``seconds`` seconds."""
         deadline, code = time.monotonic() + seconds, None
         with log.open("ab"), log.open("rb") as file:
             file.seek(start)
@@ -182,7 +182,7 @@ class Kit(NamedTuple):
 
 
 def end_group(group: int) -> None:
-    """Sends SIGTERM to what is left of a job's process group, and SIGKILL where it does not end in time."""
+    """Sends SIGTERM to the processes left in a job's group, and SIGKILL where they do not end in time."""
     for number, patience in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, 5.0)):
         try:
             os.killpg(group, number)

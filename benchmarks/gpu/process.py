@@ -1,7 +1,7 @@
 """The process of a job: forked from one that has imported torch and Lightning and never touches a device.
 
 Importing them takes seconds of every process. The server is the one that runs are forked from
-(``sweeps.process.child``); a job has an environment, threads and a process group of its own.
+(``sweeps.process.child``); a job has its own environment, threads and process group.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sweeps.process.child import prepare_server
 __all__ = ["JobProcess"]
 
 RUNNER = "lit_transformers.runs.runner:RUNNER"
-"""What the server imports: the library's runner, and with it nearly all that jobs need."""
+"""The import of the server: the library's runner, and with it nearly all modules that jobs need."""
 RESTORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 """The signals that the server ignores and a job does not."""
 
@@ -49,7 +49,7 @@ class JobProcess:
         return self._process.pid
 
     def wait(self, seconds: float) -> int | None:
-        """Waits for its end. Returns the exit status, negative for a signal; None where it goes on."""
+        """Waits for its end. Returns the exit status, negative for a signal; None if it still runs."""
         self._process.join(seconds)
         return self._process.exitcode
 

@@ -1,6 +1,6 @@
 """Tests as a job of the kit: ``python -m benchmarks.gpu.pytests --log FILE --json FILE [arguments of pytest]``.
 
-Tests that the log says have passed are not run again; what the log says of all of them is written as the result.
+Tests that the log says have passed are not run again; the outcomes of all tests in the log are written as the result.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, required=True, help="where the result is written")
     options, arguments = parser.parse_known_args()
     arguments = [argument for argument in arguments if argument != "--"]
-    # Forked, for what is imported here need not be imported there, and a test may take its whole process down.
+    # Forked: modules that are imported here need not be imported there, and a test may take its whole process down.
     process = multiprocessing.get_context("fork").Process(
         target=run_tests, args=(["--log", str(options.log), *arguments],)
     )

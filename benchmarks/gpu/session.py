@@ -26,7 +26,7 @@ __all__ = ["Session", "SessionError", "pack", "unpack"]
 
 MACHINE, SUMMARY, RUNS = "machine.json", "summary.md", "runs.tar.gz"
 DESCRIBING_SECONDS = 120.0
-"""How long a machine may take to import what the kit needs, and to say what it is."""
+"""How long a machine may take to import the modules that the kit needs, and to describe itself."""
 MOST_FILES, LARGEST_FILE = 8, 16 * 2**20
 """How many files a loan returns, and the bytes of the largest."""
 STOPPED = 143
@@ -36,11 +36,11 @@ CLOSING_SECONDS = GRACE_SECONDS + 10.0
 
 
 class SessionError(Exception):
-    """A call cannot be begun; the message says what to do about it."""
+    """A call cannot be begun; the message names the remedy."""
 
 
 class Session:
-    """A call of the kit by its command line. ``out`` holds what is carried away, ``work`` what stays on the machine."""
+    """A call of the kit by its command line. ``out``: the folder to carry away. ``work``: the folder that stays."""
 
     def __init__(self, options: argparse.Namespace, work: Path) -> None:
         self.options, self.work, self.out = options, work, options.out.resolve()

@@ -69,7 +69,7 @@ def main(
     arguments += [word for change in changes or () for word in ("--set", change)]
     arguments += ["--seeds", str(seeds)] if seeds else []
     begun = time.monotonic()
-    # Forked, for what is imported here need not be imported there.
+    # Forked: modules that are imported here need not be imported there.
     process = multiprocessing.get_context("fork").Process(
         target=ablations, args=("run", *arguments, "--workers", str(workers))
     )

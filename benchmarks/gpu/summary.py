@@ -1,4 +1,4 @@
-"""What a call of the kit reports at its end: every job with its outcome and its most important numbers."""
+"""The report of a call of the kit at its end: every job with its outcome and its most important numbers."""
 
 from __future__ import annotations
 

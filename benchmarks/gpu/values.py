@@ -82,7 +82,7 @@ class ValueCase(NamedTuple):
 
 
 class KeySelection:
-    """What a pass selects, in order, and the same for a later pass, which selects it whatever its own numbers are."""
+    """The selections of a pass, in order, which a later pass with other numbers repeats."""
 
     def __init__(self, recorded: Sequence[Tensor] | None = None) -> None:
         self.recorded: list[Tensor] = [] if recorded is None else [*recorded]
@@ -295,7 +295,7 @@ def send_rows(
             try:
                 expected = {name.partition("/")[2]: arrays[name] for name in names}
                 row |= compared(case, number, expected, where, precision)
-            except Exception as error:  # the others are worth measuring whatever this one does
+            except Exception as error:  # the other cases are worth measuring anyway
                 row |= {"error": f"{type(error).__name__}: {error}"[:300]}
             sender.send(row)
             if "error" in row:

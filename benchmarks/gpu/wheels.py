@@ -4,9 +4,9 @@
 
 ``LIST`` names the packages installed there, one a line: ``python -m pip list --format freeze`` on that machine writes
 it. The default is ``benchmarks/gpu/present.txt``, as it was read on a machine with Python 3.12.3 and torch 2.11.
-Requirements are those of ``pyproject.toml`` and, recursively, of their own metadata, for Python 3.12 on x86-64 Linux;
-torch is never among them. On the machine ``python -m benchmarks.gpu --wheels .gpu/wheels`` installs them into a folder
-of its own.
+Requirements are those of ``pyproject.toml`` and, recursively, of the metadata of these packages, for Python 3.12 on
+x86-64 Linux; torch is never among them. On the machine ``python -m benchmarks.gpu --wheels .gpu/wheels`` installs them
+into a separate folder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FURTHER = (
     "pytest", "pytest-xdist", "hypothesis", "transformers", "fla-core", "x-transformers", "local-attention",
     "reformer-pytorch", "linformer",
 )  # fmt: skip
-"""What tests and benchmarks need beyond the dependencies, including the peers that mixers are timed beside."""
+"""The packages that tests and benchmarks need beyond the dependencies, including the timed peers of mixers."""
 TAGS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014", "manylinux_2_12", "manylinux2010")
 TARGET = {
     "python_version": "3.12",
@@ -53,7 +53,7 @@ MIB = 2**20
 
 
 class WheelsError(Exception):
-    """A wheelhouse cannot be made; the message says why or what to do about it."""
+    """A wheelhouse cannot be made; the message names the reason or the remedy."""
 
 
 def names_in(listing: str) -> set[str]:
@@ -63,7 +63,7 @@ def names_in(listing: str) -> set[str]:
 
 
 def project_requirements() -> list[Requirement]:
-    """The dependencies in pyproject.toml, and what tests and benchmarks need beyond them."""
+    """The dependencies in pyproject.toml, and the packages that tests and benchmarks need beyond them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     further = {
         canonicalize_name(Requirement(line).name): line
@@ -151,7 +151,7 @@ def main(
     present: Annotated[Path, typer.Option(help="The packages installed there, a name a line.")] = PRESENT,
     limit: Annotated[float, typer.Option(help="Largest size of all wheels together, in MiB.")] = 16,
 ) -> None:
-    """Downloads what the kit imports and the machine does not have."""
+    """Downloads the packages that the kit imports and the machine does not have."""
     try:
         versions = missing(names_in(present.read_text(encoding="utf-8")))
         download(versions, to)

@@ -1,1 +1,1 @@
-"""What all data share: the interface, corpora on disk, tokenizers, loaders and the order of reading."""
+"""The parts that all data share: the interface, corpora on disk, tokenizers, loaders and the order of reading."""

@@ -1,4 +1,4 @@
-"""The files of a folder's file or of an archive, one after another; an archive gives what unpacking it would leave."""
+"""Yields a file as it is, or the files that unpacking an archive would leave, one after another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LONGEST_LINK = 4096
 
 
 class Stored(NamedTuple):
-    """What an archive stores under a name. target: what a link names, a symbolic one from its own folder."""
+    """An entry of an archive. target: the path of a link, relative to its own folder if the link is symbolic."""
 
     name: str
     kind: Literal["file", "hard link", "symbolic link", "device"]
@@ -41,9 +41,9 @@ def members(
 ) -> Iterator[Member]:
     """Yields the file itself, or the files of an archive whose names ``wanted`` accepts, one after another.
 
-    A link in an archive is the file that it leads to, and of what is stored twice under a name the last one counts.
-    left_out: counts of what is left out, by reason. Raises DataError for what is no regular file, and for a file that
-    is damaged or not UTF-8.
+    A link in an archive stands for the file that it leads to. If several entries have one name, the last one counts.
+    left_out: counts of the entries left out, by reason. Raises DataError for a path that is no regular file, and for a
+    file that is damaged or not UTF-8.
     """
     require_regular(path)
     left_out = Counter() if left_out is None else left_out
@@ -88,7 +88,7 @@ def _zip_members(path: Path, name: str, wanted: Callable[[str], object], left_ou
 
 @contextmanager
 def _not_supported(path: Path) -> Iterator[None]:
-    """Turns the errors of a zip that asks for a password, or for what the library lacks, into a DataError."""
+    """Turns the errors of a zip that requires a password, or a feature that the library lacks, into a DataError."""
     try:
         yield
     except (RuntimeError, NotImplementedError) as error:

@@ -28,12 +28,12 @@ DESCRIPTION = "description"
 CONTENT = "content"
 """The key under which a checkpoint holds the fingerprint of its data's content."""
 TASK_SYMBOLS = "trained_symbols"
-"""The attribute of a task that holds what its symbols stand for."""
+"""The attribute of a task that holds the meanings of its symbols."""
 
 
 class KnownValues(NamedTuple):
-    """What is known of a metric before anything is trained: its values by name, the first that of who knows nothing of
-    the data but its symbols, the last the best that anyone can reach."""
+    """The values of a metric that are known before anything is trained, by name. The first is the value of a predictor
+    that knows nothing of the data but its symbols, the last the best possible value."""
 
     metric: str
     values: Mapping[str, float]
@@ -42,9 +42,9 @@ class KnownValues(NamedTuple):
 class DataConfig(Config):
     """Base of every config of data; the table DATA lists the kinds.
 
-    ``describes`` is the kind of the data's description; a task that reads data of another kind is refused. Its
-    ``seed`` alone decides the order of training. Its ``evaluation``, a config with defaults and a ``split``, decides
-    what a run measures at its end. ``fills_batches`` says that each batch of training has all its tokens, however few
+    ``describes`` is the kind of the data's description; a task that reads data of another kind is refused. Its ``seed``
+    alone decides the order of training. Its ``evaluation``, a config with defaults and a ``split``, decides the
+    measurement at the end of a run. ``fills_batches`` says that each batch of training has all its tokens, however few
     texts there are.
     """
 
@@ -72,8 +72,8 @@ class DataConfig(Config):
 
     @property
     def tokens_per_step(self) -> int:
-        """Planned number of tokens of one update over all ranks, which is known before rows are read; what a batch
-        holds is counted by ``lit_transformers.batch.tokens_read``."""
+        """Planned number of tokens of one update over all ranks, which is known before rows are read.
+        ``lit_transformers.batch.tokens_read`` counts the tokens of a batch."""
         raise NotImplementedError
 
     @property
@@ -93,7 +93,7 @@ class DataConfig(Config):
         return None
 
     def rank_conflicts(self, ranks: int) -> Iterator[str]:
-        """Yields a sentence, beginning with the field's name, for each batch size that so many ranks cannot share."""
+        """Yields a sentence, beginning with the field's name, for each batch size that ``ranks`` ranks cannot share."""
         raise NotImplementedError
 
     def protocol(self) -> dict[str, Plain]:
@@ -101,8 +101,8 @@ class DataConfig(Config):
         raise NotImplementedError
 
     def measured(self) -> dict[str, Plain]:
-        """Hook: returns the fields that decide which documents or examples of the content are measured, whatever reads
-        them. Those of the evaluation by default, but for the size of its batches."""
+        """Hook: returns the fields that decide which documents or examples of the content are measured, whichever
+        network reads them. By default the fields of the evaluation, except the size of its batches."""
         evaluation: dict[str, Plain] = self.get("evaluation").to_dict()
         return {name: value for name, value in evaluation.items() if name != "batch_size"}
 
@@ -132,7 +132,7 @@ class DataConfig(Config):
         return self.restored(metadata)
 
     def known_values(self) -> KnownValues | None:
-        """Hook: returns what is known of a metric of a network that reads these data; None where nothing is."""
+        """Hook: returns the known values of a metric of networks that read these data; None if there are none."""
         return None
 
     def restored(self, metadata: Mapping[str, Plain]) -> DataDescription:
@@ -183,7 +183,7 @@ class Data(L.LightningDataModule, ABC):
     @property
     @abstractmethod
     def content(self) -> str:
-        """A fingerprint of the source's content, whatever part of it is used."""
+        """A fingerprint of the source's content, independent of the part that is used."""
 
     @property
     def licences(self) -> Mapping[str, str]:
@@ -198,18 +198,18 @@ class Data(L.LightningDataModule, ABC):
     @final
     def checkpoint_metadata(self) -> dict[str, Plain]:
         """Returns plain data for a checkpoint; ``DataConfig.description_from`` makes the description from it, and
-        ``TrainedSymbols.of`` what its symbols stand for."""
+        ``TrainedSymbols.of`` the meanings of its symbols."""
         described = {DESCRIPTION: self.description.kind, CONTENT: self.content}
         return described | self.trained_symbols().to_dict() | self.metadata()
 
     def trained_symbols(self) -> TrainedSymbols:
-        """Hook: returns what symbols and labels stand for. By default what ``metadata`` says of it."""
+        """Hook: returns the meanings of symbols and labels. By default those in ``metadata``."""
         return TrainedSymbols.of(self.metadata())
 
     @final
     def read_as(self, trained: TrainedSymbols) -> None:
-        """Reads with the symbols and labels of a trained network in place of its own. Raises DataError where the data
-        have others that cannot be replaced."""
+        """Reads with the symbols and labels of a trained network instead of the data's own. Raises DataError where
+        these differ and cannot be replaced."""
         self.trained = trained
         for kept in [name for part in type(self).__mro__ for name, value in vars(part).items() if is_kept(value)]:
             vars(self).pop(kept, None)
@@ -231,7 +231,7 @@ class Data(L.LightningDataModule, ABC):
 
     @abstractmethod
     def metadata(self) -> dict[str, Plain]:
-        """Returns what ``DataConfig.restored`` needs of these data besides their config."""
+        """Returns the plain data that ``DataConfig.restored`` needs in addition to the config."""
 
     @final
     def documents_measured(self) -> str:
@@ -240,9 +240,9 @@ class Data(L.LightningDataModule, ABC):
         return canonical_hash([self.content, self.config.measured()], 32)
 
     def definitions(self) -> dict[str, str]:
-        """Hook: returns by the name of a unit what it is in these data, as a noun and a fingerprint, where that depends
-        on more than their content: runs whose symbols differ have no loss of a symbol in common. By default a symbol is
-        known by its vocabulary."""
+        """Hook: returns the definitions of units by their names, each a noun and a fingerprint, for the units whose
+        meaning depends on more than the content: runs whose symbols differ have no loss per symbol in common. By
+        default a symbol is defined by its vocabulary."""
         return {"symbol": defined(self.description.vocabulary.unit, asdict(self.description.vocabulary))}
 
     def mean_lengths(self) -> tuple[float, float] | None:
@@ -260,8 +260,8 @@ class Data(L.LightningDataModule, ABC):
         return {}
 
     def reading_messages(self) -> list[str]:
-        """Hook: returns sentences on how the source was read: what its config does not say, what was left out, and how
-        many texts stand in two splits."""
+        """Hook: returns sentences on how the source was read: the facts that its config does not state, the parts that
+        were left out, and the number of texts that stand in two splits."""
         return []
 
     def print_reading(self) -> None:
@@ -305,8 +305,8 @@ class Data(L.LightningDataModule, ABC):
         return canonical_hash(self.identity() | {"evaluation": self.measures()}, 32)
 
     def setup(self, stage: str | None = None) -> None:
-        """Starts a new fit at the beginning; a checkpoint, which is loaded after this, sets the position. What a task
-        has been trained on decides what its symbols stand for, and these data if it is on none.
+        """Starts a new fit at the beginning; a checkpoint, which is loaded after this, sets the position. The data that
+        a task was trained on decide the meanings of its symbols; if there are none, these data do.
 
         Raises DataError where nothing would end the fit: batches of training do not end, and so no epoch does.
         """

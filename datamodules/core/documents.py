@@ -1,4 +1,4 @@
-"""What a source provides: the documents of each split, which are read by ordinal or at least in a fixed order."""
+"""The documents of each split of a source, which are read by ordinal or at least in a fixed order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Row = TypeVar("Row")
 
 
 class Document(NamedTuple):
-    """One document, or one piece of a long one. ``offset``: the position of its first byte in what ``name`` names."""
+    """One document, or one piece of a long one. ``offset``: the position of its first byte in the text of that name."""
 
     name: str
     text: bytes
@@ -56,7 +56,7 @@ class Shard(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """Restricts to the first documents: at most so many, or as many as reach so many bytes; None for all.
+    """Restricts to the first documents: at most ``documents``, or as many as reach ``bytes`` bytes; None for all.
 
     cut: whether the last one ends with the bytes, before the first character that goes beyond them.
     """
@@ -145,7 +145,7 @@ class Corpus(ABC):
 
     @property
     def messages(self) -> list[str]:
-        """Hook: sentences on how the corpus was read, and on what its documents are like. None by default."""
+        """Hook: sentences on how the corpus was read, and on the properties of its documents. None by default."""
         return []
 
     @abstractmethod

@@ -59,8 +59,8 @@ class _Encoded(dict[str, bytes]):
 
 
 def _cuts_at_spaces(tokenizer: Tokenizer) -> bool:
-    """Whether a tokenizer encodes each word of a text, with the space before it, whatever is around it: that of GPT-2
-    cuts a text before a space that a character follows, and merges nothing across a cut."""
+    """Whether a tokenizer encodes each word of a text, with the space before it, independently of its context. The
+    tokenizer of GPT-2 does: it cuts a text before a space that a character follows, and merges nothing across a cut."""
     if not isinstance(tokenizer, BPE):
         return False
     plain = json.loads(tokenizer.serialised)

@@ -106,8 +106,8 @@ def cut_longer(first: Symbols, second: Symbols, longest: int) -> tuple[Symbols, 
 class Examples(ABC):
     """The labelled examples of all splits, read one at a time. Cheap to pickle. Raises DataError from every method.
 
-    ``fingerprint`` identifies everything that decides an example, ``content`` the texts that they are made of, whatever
-    of these is read: arms that read more or less of the same texts can be compared.
+    ``fingerprint`` identifies everything that decides an example. ``content`` identifies the texts that examples are
+    made of, including those that are not read: arms that read more or less of the same texts can be compared.
     """
 
     fingerprint: str
@@ -140,7 +140,7 @@ class Examples(ABC):
         return self.name(split, document)
 
     def reading_messages(self) -> list[str]:
-        """Hook: returns sentences on what was left out, and how many texts stand in two splits."""
+        """Hook: returns sentences on the parts that were left out, and the number of texts that stand in two splits."""
         return []
 
     def draw(self, seed: int) -> None:
@@ -154,11 +154,11 @@ class Examples(ABC):
         return iter(())
 
     def trained_symbols(self) -> TrainedSymbols:
-        """Hook: returns what symbols and labels stand for. Nothing is known of it by default."""
+        """Hook: returns the meanings of symbols and labels. By default they are unknown."""
         return TrainedSymbols()
 
     def read_as(self, trained: TrainedSymbols) -> None:
-        """Hook: reads with the symbols and labels of a trained network. By default they stay what they are. Raises
+        """Hook: reads with the symbols and labels of a trained network. By default the examples keep theirs. Raises
         DataError for a label that was never trained."""
         return
 
@@ -183,7 +183,7 @@ class ExamplesConfig(Config):
 
     @property
     def description(self) -> LabelledDescription:
-        """Vocabulary, longest row with its boundary, and what the columns of labels hold."""
+        """Vocabulary, longest row with its boundary, and the labels in each column of labels."""
         raise NotImplementedError
 
     @property
@@ -216,7 +216,7 @@ class ExamplesConfig(Config):
         raise NotImplementedError
 
     def known_values(self) -> KnownValues | None:
-        """Hook: returns what is known of a metric beforehand; None where nothing is."""
+        """Hook: returns the values of a metric that are known beforehand; None if there are none."""
         return None
 
     def measured(self) -> dict[str, Plain]:
@@ -241,8 +241,8 @@ class SyntheticConfig(ExamplesConfig):
         raise NotImplementedError
 
     def meanings(self) -> dict[str, Plain]:
-        """Hook: returns what decides what a symbol, and a label, stands for. By default the kind, the numbers of
-        symbols and of classes, and what further columns hold."""
+        """Hook: returns the facts that decide the meanings of symbols and labels. By default the kind, the numbers of
+        symbols and of classes, and the labels in further columns."""
         description = self.description
         classes = description.labels.count if isinstance(description.labels, ClassLabels) else None
         columns = {"columns": {name: labels.to_dict() for name, labels in description.columns.items()}}

@@ -1,4 +1,4 @@
-"""Recognizes held-out texts of labelled data, and their sentences, by their words, whatever their case, spaces and
+"""Recognizes held-out texts of labelled data, and their sentences, by their words, regardless of case, spaces and
 punctuation."""
 
 from __future__ import annotations

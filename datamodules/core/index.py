@@ -1,7 +1,7 @@
 """A corpus on disk: an index of its documents, made once and kept, so that any document takes a single read.
 
-Plain files are read where they are. What must be unpacked (compressed files, tars, JSON lines, parquet) is unpacked
-once, by several processes, into files beside the index. Memory use stays constant: only the index is held, and that is
+Plain files are read in place. Files that must be unpacked (compressed files, tars, JSON lines, parquet) are unpacked
+once, by several processes, into files next to the index. Memory use stays constant: only the index is held, and that is
 mapped from disk.
 """
 
@@ -104,8 +104,8 @@ class _Record(NamedTuple):
 class CorpusPart(NamedTuple):
     """A part of a corpus, which the next part continues.
 
-    texts: returns its texts, and counts in its argument what it leaves out. size: the bytes of files that it reads.
-    apart: whether another process may read it, which then stores all of its texts, as they are unpacked.
+    texts: returns its texts, and counts in its argument the items that it leaves out. size: the bytes of files that it
+    reads. apart: whether another process may read it, which then stores all of its texts, as they are unpacked.
     """
 
     texts: Callable[[Counter[str]], Iterator[Text]]
@@ -119,8 +119,8 @@ def index_corpus(
     """Returns the corpus that ``key`` names: from the cache, or made now from ``texts``.
 
     key: plain data that changes whenever the files may have changed. prefix: put before the hash of the content.
-    left_out: counts of what is left out, filled while ``texts`` are read and kept with the corpus. Raises DataError: a
-    file that is missing or damaged, a cache that cannot be written.
+    left_out: counts of the items left out, filled while ``texts`` are read and stored with the corpus. Raises DataError
+    for a file that is missing or damaged, and for a cache that cannot be written.
     """
     left_out = Counter() if left_out is None else left_out
     return index_parts(key, prefix, piece, [CorpusPart(lambda _: texts, 0, apart=False)], left_out)
@@ -190,7 +190,7 @@ def make_once(
     folder: Path, last: str, make: Callable[[Path], None], progress: PreparationProgress | None = None
 ) -> None:
     """Makes a folder of the cache where it is missing. Of processes that need it at once, one makes it and the others
-    wait. Where the process that makes it is killed, the next one finds what it wrote.
+    wait. If the process that makes it is killed, the next one finds the files that it wrote.
 
     last: the file whose presence means that the folder is complete. make: fills a temporary folder. progress: as in
     ``made_aside``. Raises DataError where it cannot be written.
@@ -214,9 +214,9 @@ def made_aside(
     """Gives a temporary folder, which is moved to ``folder`` at the end, so that no reader sees a partial one. Prints
     lines while it takes long.
 
-    last: the file whose presence means that the folder is complete. progress: what the lines state; None for the bytes
-    in the folder. kept: whether the temporary folder stays where the process is stopped, for the next one; no other
-    process may then make it. Raises DataError where it cannot be written.
+    last: the file whose presence means that the folder is complete. progress: stated by the lines; None: they state the
+    bytes in the folder. kept: whether the temporary folder stays where the process is stopped, for the next one; no
+    other process may then make it. Raises DataError where it cannot be written.
     """
     with writing(folder.parent):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -276,7 +276,7 @@ class _Pack:
 
 
 class _Records:
-    """The records of texts of every split, in files of a folder, and a hash of what each text says, of eight bytes."""
+    """The records of texts of every split, in files of a folder, and a hash of eight bytes of each text's content."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -320,7 +320,7 @@ class _Records:
 
 
 class _Piece(NamedTuple):
-    """A piece of a text, with its offset and what the fingerprint hashes before it."""
+    """A piece of a text, with its offset and the bytes that the fingerprint hashes before it."""
 
     offset: int
     head: bytes
@@ -356,8 +356,8 @@ def _in_utf8(origin: str) -> str:
 
 
 def _write_part(folder: Path, piece: int, part: CorpusPart) -> Path:
-    """Writes a part of an index to a folder, which may be there already, and returns the folder. Before each text is
-    what the fingerprint hashes with it, so that the hash of the file is that of its texts."""
+    """Writes a part of an index to a folder, which may be there already, and returns the folder. Each text is preceded
+    by the bytes that the fingerprint hashes with it, so that the hash of the file equals the hash of its texts."""
     if (folder / META).exists():
         return folder
     temporary = folder.with_name(f"{folder.name}.partial")
@@ -412,7 +412,7 @@ class _Builder:
             self.records.add(text.split, record, content if text.says is None else text.says)
 
     def add_part(self, folder: Path) -> dict[str, int]:
-        """Adds what ``_write_part`` has written, and returns the counts of what was left out."""
+        """Adds the part that ``_write_part`` has written, and returns the counts of its items left out."""
         meta = json.loads((folder / META).read_text(encoding="utf-8"))
         numbers = np.array([self.records.origin(name) for name in meta["origins"]], np.int64)
         with damage(folder), (folder / PACKED).open("rb", buffering=0) as pack:
@@ -446,7 +446,7 @@ class _Builder:
         self.pack.close()
         with writing(self.folder):
             for part in self.parts:
-                # What says that a part is complete goes first: a process may be killed here.
+                # The file that marks a part as complete is removed first: a process may be killed here.
                 for name in (META, *(f"{split}.{kind}" for split in SPLITS for kind in ("index", "contents"))):
                     (part / name).unlink()
             (self.folder / META).write_text(json.dumps(meta), encoding="utf-8")
@@ -489,7 +489,7 @@ class IndexedCorpus(Corpus):
 
     @property
     def messages(self) -> list[str]:
-        """Counts of what was left out, and of texts that stand in two splits."""
+        """Counts of the items left out, and of texts that stand in two splits."""
         return [*(f"{count:,} {reason}" for reason, count in self.left_out.items() if count), *self.repeated]
 
     def count(self, split: Split) -> int:
@@ -559,8 +559,8 @@ class IndexedDocuments(Documents):
         return self.between(0, len(self))
 
     def between(self, start: int, stop: int) -> Iterator[Document]:
-        """Yields the documents with ordinals from ``start`` to before ``stop``. Reads at once what lies close
-        together."""
+        """Yields the documents with ordinals from ``start`` to before ``stop``. Reads documents that lie close together
+        at once."""
         index, origins = _index(self.folder, self.split), _meta(self.folder)["origins"]
         for first in range(start, stop, BLOCK):
             block = index[first : min(first + BLOCK, stop)]

@@ -1,4 +1,4 @@
-"""What a tokenizer learns from: all training documents, the first ones, or a sample of all; and its progress.
+"""The text that a tokenizer learns from (all training documents, the first ones, or a sample), and its progress.
 
 A sample gives every byte of the training split the same chance. It needs no pass over a corpus with an index.
 """
@@ -107,9 +107,9 @@ def _sampled(
 
 
 def _parts(text: bytes, share: float, random: np.random.Generator) -> Iterator[bytes]:
-    """Yields a share of a text: of each of equal stretches one part, from a random place on. A part that reaches the
-    end of its stretch goes on at the beginning of it, so that no place has a smaller chance. A short text is whole, or
-    is left out, by chance."""
+    """Yields a share of a text: one part of each of several equal stretches, from a random place on. A part that
+    reaches the end of its stretch continues at the beginning of the stretch, so that no place has a smaller chance. A
+    short text is whole, or is left out, by chance."""
     if share >= 1 or len(text) <= PART:
         if random.random() < share:
             yield text

@@ -18,7 +18,7 @@ __all__ = ["CHUNK", "Batches", "EvaluationLoader", "Reading", "TrainingLoader", 
 CHUNK = 4
 """Batches of a chunk where the order of the data does not say, and those that a worker sends together."""
 ALIGNMENT = 16
-"""Each tensor begins at a multiple of so many bytes in what a worker sends."""
+"""In a message from a worker, each tensor begins at a multiple of this number of bytes."""
 
 
 class Batches(Protocol):
@@ -26,7 +26,7 @@ class Batches(Protocol):
     a chunk whole, and passes over those of others."""
 
     def chunk(self) -> Iterator[Any]:
-        """Returns the batches of the next chunk, which are all taken before anything else is asked; none at the end."""
+        """Returns the batches of the next chunk, which are all taken before any other call; none at the end."""
 
     def skip(self) -> None:
         """Passes over the next chunk."""
@@ -69,7 +69,8 @@ class Reading(NamedTuple):
         return batches
 
     def _from_workers(self, cursor: str) -> Iterator[Any]:
-        """Yields what workers make. Each has a loader of its own, for one loader takes a batch of each in turn."""
+        """Yields the batches that workers make. Each worker has its own loader, because a shared loader would take a
+        batch of each in turn."""
         loaders = [_loader(_WorkerChunks(self, cursor, number)) for number in range(self.workers)]
         for loader in cycle(loaders):
             for message in loader:

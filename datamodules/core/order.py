@@ -44,7 +44,7 @@ class Sampled(NamedTuple):
 
 
 class EvenlySpaced:
-    """At most ``most`` documents of a stream, at equal distances, whatever its length."""
+    """At most ``most`` documents of a stream of any length, at equal distances."""
 
     def __init__(self, most: int = 1024) -> None:
         self.most, self.distance, self.seen = most, 1, 0
@@ -61,13 +61,13 @@ class EvenlySpaced:
 
 
 def sorted_by(texts: Iterable[Sampled]) -> str | None:
-    """Returns by what documents are sorted, as the end of a sentence; None where they are not, or too few to tell."""
+    """Returns how documents are sorted, as the end of a sentence; None where they are not, or too few to tell."""
     sample = [text for text in texts if text.length]
     return None if len(sample) < LEAST else " and ".join(_orders_in(sample)) or None
 
 
 def kept(key: Plain, examine: Callable[[], str | None]) -> str | None:
-    """Returns what ``examine`` returns, from the cache after the first time. key: plain data that decides it."""
+    """Returns the result of ``examine``, from the cache after the first time. key: plain data that decides it."""
     path = cache_folder() / "order" / f"{canonical_hash([VERSION, key], 32)}.json"
     try:
         message: str | None = json.loads(path.read_text(encoding="utf-8"))

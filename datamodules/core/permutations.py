@@ -15,7 +15,7 @@ MANY = 1 << 24
 """More examples than these have an order that is computed. A stored one takes eight bytes for each."""
 ROUNDS = 8
 TOGETHER = 4096
-"""The places that are computed together, where one after another is asked for."""
+"""The number of places that are computed together when places are read one after another."""
 
 
 class Permutation(Protocol):

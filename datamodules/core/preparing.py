@@ -1,4 +1,4 @@
-"""What is said and kept in order while data are written to the cache, which takes minutes where a corpus is large."""
+"""Messages and locks of processes that write data to the cache, which takes minutes for a large corpus."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def lines_while(folder: Path, temporary: Path, progress: PreparationProgress | N
     """Prints the progress, or without one how many bytes a temporary folder holds, as long as it is being filled, and
     at last that it is complete. On a terminal the progress is a bar with the share that is done and the time left.
 
-    folder: what it will become, which the lines name.
+    folder: the final name of the temporary folder, which the lines state.
     """
     began = time.monotonic()
 
@@ -101,7 +101,7 @@ def lines_while(folder: Path, temporary: Path, progress: PreparationProgress | N
 
 
 def _bar(progress: PreparationProgress, seconds: float) -> str:
-    """Returns the bar of what is done after some seconds, with the share in percent and the time left."""
+    """Returns the bar of progress after some seconds, with the share that is done in percent and the time left."""
     share = min(progress.done / max(progress.total, 1), 1.0)
     full = int(BAR * share)
     left = f", {_duration(seconds * (1 - share) / share)} left" if share else ""
@@ -114,10 +114,10 @@ def _duration(seconds: float) -> str:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[bool]:
-    """Waits until no other process prepares a folder, and keeps others waiting within the block. Prints what it waits
-    for. Yields whether it could: some file systems have no locks.
+    """Waits until no other process prepares a folder, and keeps others waiting within the block. Prints a line if it
+    waits. Yields whether it has the lock: some file systems have no locks.
 
-    The lock is on a file beside the folder. The kernel takes it from a process that ends, however it ends.
+    The lock is on a file next to the folder. The kernel releases it when the process ends, however it ends.
     """
     path = folder.with_name(f"{folder.name}.lock")
     descriptor = _locked(path, folder)

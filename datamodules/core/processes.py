@@ -1,4 +1,4 @@
-"""Tasks in processes of their own, for work that one core would do for minutes."""
+"""Tasks in separate processes, for work that one core would do for minutes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class TaskKilled(DataError):
-    """A process that did a task was ended from outside, so that nothing is wrong with what it read."""
+    """A process that did a task was ended from outside, so the files that it read are not at fault."""
 
 
 def _can_fork() -> bool:
@@ -31,7 +31,7 @@ def _can_fork() -> bool:
 
 
 def in_processes(tasks: Iterable[Callable[[], Result]], processes: int | None = None) -> Iterator[Result]:
-    """Yields the results of tasks in their order; each is done in a process of its own, as many at once as there are
+    """Yields the results of tasks in their order. Each task is done in a separate process, as many at once as there are
     cores. With one core, or where no process can be started, they are done here.
 
     processes: another number of them at once. A result must be small, and can be pickled. Raises DataError as the first
@@ -78,7 +78,7 @@ class _Running(NamedTuple, Generic[Result]):
             self.process.join()
             raise TaskKilled(
                 f"a process that prepared data was ended from outside (exit code {self.process.exitcode}), as where "
-                "memory is short; start again, and what was prepared is kept"
+                "memory is short; start again: the prepared parts are kept"
             ) from None
         self.process.join()
         if isinstance(outcome, BaseException):

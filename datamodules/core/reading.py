@@ -69,7 +69,7 @@ TEXT_SUFFIXES = {".txt", ".text", ".py", ".md", ".rst", ".xml", ".raw", ".tokens
 LINES_SUFFIXES = {".jsonl", ".ndjson"}
 
 OPEN_FILES = 32
-"""How many corpora, or splits of one, each cache of a process holds open. What was used least recently is closed, as a
+"""How many corpora, or splits of one, each cache of a process holds open. The least recently used one is closed, as a
 process may open few files and a mapped one counts."""
 LONGEST = "LIT_LONGEST_RECORD"
 """The environment variable that says how many bytes a line or a record may have."""
@@ -96,7 +96,7 @@ PACKED_MARKS = {
     b"\x28\xb5\x2f\xfd": None,
     b"%PDF-": None,
 }
-"""What files begin with that are no text, and the end of the name by which they are unpacked; None: they are not."""
+"""The first bytes of files that are not text, and the suffix by which they are unpacked; None: they are not."""
 
 Format = Literal["text", "lines", "parquet", "archive"]
 
@@ -157,13 +157,13 @@ def require_regular(path: Path) -> None:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a name in a folder or an archive is one of those that programs keep beside the files of a person."""
+    """Whether a name in a folder or an archive is one of those that programs store next to a person's files."""
     parts = (part for part in PurePosixPath(name).parts if part != "..")
     return any(part.startswith(".") or part == "__MACOSX" for part in parts)
 
 
 def format_of(name: str) -> Format | None:
-    """Returns the format that a file's name implies, whatever its compression; None where it implies none."""
+    """Returns the format that a file's name implies, apart from compression; None where it implies none."""
     path = PurePosixPath(name.lower())
     if path.name.endswith(ARCHIVE_SUFFIXES):
         return "archive"
@@ -237,7 +237,7 @@ def longest_record() -> int:
 
 
 def too_long(place: str, noun: str) -> DataError:
-    """Returns the error of what has more bytes than are held at once."""
+    """Returns the error of an item, such as a line, with more bytes than are held at once."""
     return DataError(f"{place}: {noun} of more than {longest_record():,} bytes; correct it, or set {LONGEST} to more")
 
 
@@ -333,7 +333,7 @@ def _slices_of_parquet(path: Path, size: int) -> Iterator[Slice]:
     try:
         metadata = parquet.read_metadata(path)
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    except (pyarrow.ArrowException, OSError):  # whoever reads it says what is wrong
+    except (pyarrow.ArrowException, OSError):  # the reader of the file reports the fault
         yield Slice(0, 0, path.stat().st_size)
         return
     scale = path.stat().st_size / max(sum(group.total_byte_size for group in groups), 1)
@@ -422,7 +422,7 @@ def parquet_rows(
     """Yields the rows of parquet as plain values by the names of their columns (``plain_values``).
 
     column: the one that is read; None for all. groups: the row groups that are read; None for all. first: the number of
-    their first row in the file. Raises DataError where the column is missing, or what the file holds cannot be read.
+    their first row in the file. Raises DataError where the column is missing, or the content cannot be read.
     """
     import pyarrow
     from pyarrow import parquet
@@ -459,8 +459,8 @@ def _require_short_rows(batch: Any, name: str, first: int) -> None:
 
 
 def plain_values(value: Any) -> Any:
-    """Returns a value of parquet or of a data set with texts in place of what JSON lacks: bytes as the UTF-8 that they
-    are, dates, times and decimal numbers as they are written. What no text stands for becomes ``NoText``."""
+    """Returns a value of parquet or of a data set in which texts replace the types that JSON lacks: bytes as the UTF-8
+    that they are, dates, times and decimal numbers as they are written. A value without a text becomes ``NoText``."""
     if isinstance(value, dict):
         return {name: plain_values(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -527,7 +527,7 @@ def _end(text: bytes) -> int:
 
 
 def unfinished(text: bytes, following: bytes) -> bool:
-    """Whether the character that a text ends with goes on with the byte that follows."""
+    """Whether the byte that follows a text continues its last character."""
     return _last_character(text) < len(text) and bool(following) and following[0] & 0xC0 == 0x80
 
 

@@ -46,11 +46,12 @@ class SharedSymbols:
     """Symbols of documents by their ordinals, which all processes of a machine read and write at any time.
 
     ``entries`` holds an entry for each ordinal, and N.symbols the symbols of the documents that one process at a time
-    appends. An entry is written after its symbols, and both have a checksum, so that what a process leaves that is
-    killed, or a machine that stops, counts as nothing. A process claims a document before it encodes it, by a lock of
-    the bytes of its entry, which ends with the process. If two encode one all the same, both write the same.
+    appends. An entry is written after its symbols, and both have a checksum, so that the unfinished bytes of a process
+    that is killed, or of a machine that stops, count as nothing. A process claims a document before it encodes it, by a
+    lock of the bytes of its entry, which ends with the process. If two processes encode one nevertheless, both write
+    equal symbols.
 
-    Where the cache cannot be written, one line on stderr says so, and what it lacks is encoded by each process.
+    Where the cache cannot be written, one line on stderr says so, and each process encodes the documents that it lacks.
 
     keeps_symbols: False keeps the lengths of documents alone.
     """

@@ -62,7 +62,7 @@ SPECIAL_NAMES = {"[CLS]": ("[CLS]", "<s>"), "[SEP]": ("[SEP]", "</s>"), "[MASK]"
 
 
 class Specials(NamedTuple):
-    """The special symbols that a tokenizer has of its own. all: every symbol that stands for no text, ``boundary``,
+    """The special symbols of a pretrained tokenizer. all: every symbol that stands for no text, ``boundary``,
     ``separator`` and ``mask`` included: [CLS], [SEP] and [MASK]."""
 
     boundary: int
@@ -73,11 +73,11 @@ class Specials(NamedTuple):
 
 class Tokenizer(ABC):
     """Base of all tokenizers: ``class Mine(Tokenizer, kind="mine")``. Symbols are numbered from 0.
-    ``vocabulary.boundary`` precedes each document; it is the last symbol, unless the tokenizer has special symbols of
-    its own.
+    ``vocabulary.boundary`` precedes each document; it is the last symbol, unless the tokenizer has its own special
+    symbols.
 
     kind      the name by which checkpoints and caches know the class, which no other class may have
-    unknown   the symbol of text that has no symbol of its own; None where all text has one
+    unknown   the symbol of text that no other symbol stands for; None where every text has a symbol
     specials  the special symbols that a pretrained tokenizer has; None where the boundary is the only one
     keeps_symbols  whether symbols of language modelling are kept in the cache; False where to encode costs as little
     """
@@ -125,7 +125,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def to_dict(self) -> dict[str, Plain]:
-        """Returns plain data from which ``tokenizer_from_dict`` makes the same tokenizer: ``kind``, and what
+        """Returns plain data from which ``tokenizer_from_dict`` makes the same tokenizer: ``kind``, and the data that
         ``restored`` needs."""
 
     def has_symbols_of(self, other: Tokenizer) -> bool:
@@ -198,8 +198,9 @@ def learned_texts(
 ) -> Iterator[Iterator[str]]:
     """Gives the texts that a tokenizer of a kind learns from, and shows on stderr how far it is as long as it learns.
 
-    beginning: the first documents, which reach so many bytes. sample: about so many bytes of all parts, where there is
-    no ``beginning``; without both, all documents. Raises DataError, which names the byte, for one that is not UTF-8.
+    beginning: the first documents, which reach this number of bytes. sample: about this number of bytes from all parts,
+    if there is no ``beginning``; without both, all documents. Raises DataError, which names the byte, for a document
+    that is not UTF-8.
     """
     limit, total = beginning or sample, bytes_of(documents)
     expected = total if limit is None else limit if total is None else min(limit, total)
@@ -462,7 +463,7 @@ def _with_offsets(model: Any, text: str) -> tuple[Symbols, Offsets]:
 
 
 BYTE_LEVEL_SPACES = ("Ġ", "Ċ", "ĉ", "č")
-"""What a byte-level piece begins with that begins with a space, a line end, a tab or a carriage return."""
+"""The first characters of byte-level pieces that begin with a space, a line end, a tab or a carriage return."""
 
 
 def _without_prefix(model: Any, vocabulary: Vocabulary, prefixes: tuple[str, ...]) -> npt.NDArray[np.bool_]:
@@ -681,8 +682,8 @@ def tokenizer_from_dict(plain: Mapping[str, Plain]) -> Tokenizer:
 
 
 def key_of(part: Tokenizer | TokenizerConfig) -> dict[str, Plain]:
-    """Returns what identifies a tokenizer, or its config, in the keys of caches: its plain data and, of a class from
-    outside of this package, a hash of its module and of what that imports of its project."""
+    """Returns the identity of a tokenizer, or its config, in the keys of caches: its plain data and, of a class from
+    outside of this package, a hash of its module and of the modules of its project that it imports."""
     code = code_from_outside(type(part).__module__)
     return part.to_dict() if code is None else part.to_dict() | {"code": code}
 

@@ -1,4 +1,4 @@
-"""What the symbols and labels of a trained network stand for, by which all that it reads later is read."""
+"""The meanings of the symbols and labels of a trained network, by which all its later data are read."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SOURCE_TOKENIZER = "source_tokenizer"
 
 
 class TrainedSymbols(NamedTuple):
-    """What symbols and labels stand for, as plain data, which checkpoints and files of weights hold.
+    """The meanings of symbols and labels, as plain data, which checkpoints and files of weights hold.
 
     tokenizer         of texts, for pairs of their targets; None where symbols stand for no text
     source_tokenizer  of the sources of pairs; None where both sides share one
     labels            the names of classes, in the order of their numbers; of several sources of examples, by the name
                       of each; None where they have none
     columns           the same of further columns of labels, by their names; None where none has any
-    meanings          what decides the meaning of symbols that stand for no text; None for those of a tokenizer
+    meanings          the facts that decide the meanings of symbols without a text; None for those of a tokenizer
     """
 
     tokenizer: Plain = None
@@ -49,7 +49,7 @@ class TrainedSymbols(NamedTuple):
         return self._replace(labels=labels)
 
     def stand_for_those_of(self, other: TrainedSymbols) -> bool:
-        """Whether symbols stand for the same as others, whatever the labels; a file may have made lists of tuples."""
+        """Whether symbols have the same meanings as others, apart from labels; a file may have made lists of tuples."""
         plain = [symbols._replace(labels=None, columns=None).to_dict() for symbols in (self, other)]
         return canonical_hash(plain[0]) == canonical_hash(plain[1])
 
@@ -73,7 +73,7 @@ class TrainedSymbols(NamedTuple):
 
 
 def require_tokenizer(trained: Plain) -> Tokenizer:
-    """Returns the tokenizer that a network was trained with. Raises DataError where it was not trained on text."""
+    """Returns the tokenizer of a trained network. Raises DataError where the network was not trained on text."""
     if trained is None:
         raise DataError("data: are text, and the network was not trained on text; set data back, or train anew")
     return tokenizer_from_dict(trained)
@@ -88,8 +88,8 @@ def tokenizer_conflicts(config: Config, trained: TrainedSymbols, path: str) -> I
 
 
 def with_errors_of(config: Config, trained: TrainedSymbols) -> TrainedSymbols:
-    """Returns the symbols of a trained network with the ``errors`` of the tokenizers in a config: how undecodable bytes
-    are treated is no matter of what symbols stand for."""
+    """Returns the symbols of a trained network with the ``errors`` of the tokenizers in a config: the treatment of
+    undecodable bytes does not change the meanings of symbols."""
     for place, part in tokenizers_in(config, ""):
         name, errors = place.rpartition(".")[2], part.to_dict().get("errors")
         plain = getattr(trained, name, None)

@@ -24,17 +24,17 @@ Made = TypeVar("Made")
 
 
 class Order(Protocol[Visited, Share]):
-    """What a reader of windows reads, in order: ordinals, or what else names an item."""
+    """The items that a reader of windows reads, in order: their ordinals, or other values that name them."""
 
     def slice(self, start: int, stop: int) -> Sequence[Visited]:
-        """Returns what stands from place ``start`` to ``stop``, fewer at an end."""
+        """Returns the items from place ``start`` to ``stop``, fewer at an end."""
 
     def arrange(self, batches: list[Share], start: int) -> list[Share]:
         """Returns the batches of the window that begins at ``start`` in the order in which they are read."""
 
 
 class Endless:
-    """The ordinals of training: every pass has an order of its own, and a place is counted over all passes."""
+    """The ordinals of training: every pass has its own order, and a place is counted over all passes."""
 
     def __init__(self, count: int, seed: int) -> None:
         if not count:

@@ -1,1 +1,1 @@
-"""Pairs of a damaged text and what is to be written of it: the data that encoder-decoders are pretrained on."""
+"""Pairs of a damaged text and the target that is to be written: the data for pretraining encoder-decoders."""

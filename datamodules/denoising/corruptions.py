@@ -1,6 +1,6 @@
-"""What is done to a text before an encoder reads it, where a decoder writes the whole text: the noises of BART
-(Lewis et al. 2020, arXiv:1910.13461, section 2.2), and T5's BERT-style noise and deshuffling (Raffel et al. 2020,
-arXiv:1910.10683, section 3.3).
+"""Damage to a text before an encoder reads it, for decoders that write the whole text: the noises of BART (Lewis et al.
+2020, arXiv:1910.13461, section 2.2), and T5's BERT-style noise and deshuffling (Raffel et al. 2020, arXiv:1910.10683,
+section 3.3).
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class PlainText(NamedTuple):
 
 
 class Corrupted(NamedTuple):
-    """The pair of a damaged row: what an encoder reads, and what a decoder writes.
+    """The pair of a damaged row: the input of the encoder, and the output of the decoder.
 
-    source  (s,) what the encoder reads, without the boundary that ends it
-    target  (t,) what the decoder writes
+    source  (s,) the input of the encoder, without the boundary that ends it
+    target  (t,) the symbols that the decoder writes
     start   the position of the first symbol of the target
     ends    whether the boundary ends the target and is predicted
     """
@@ -86,8 +86,8 @@ class CorruptionConfig(Config):
         raise NotImplementedError
 
     def usual(self, length: int) -> Longest:
-        """Returns how many symbols a source and a target usually have of a row of ``length`` symbols with a boundary:
-        what costs are counted for."""
+        """Returns the usual numbers of symbols of a source and a target of a row of ``length`` symbols with a boundary,
+        for which costs are counted."""
         raise NotImplementedError
 
     def sentinels(self, length: int) -> int:
@@ -100,11 +100,11 @@ class CorruptionConfig(Config):
         return None
 
     def at(self, epoch: int) -> CorruptionConfig:
-        """Hook: returns what is done in an epoch. By default it is the same in all."""
+        """Hook: returns the corruption of an epoch. By default it is the same in all epochs."""
         return self
 
     def every(self) -> tuple[CorruptionConfig, ...]:
-        """Hook: returns all that is done in some epoch, in order; the last is what an evaluation does by default."""
+        """Hook: returns the corruptions of all epochs, in order; an evaluation uses the last one by default."""
         return (self,)
 
 
@@ -116,7 +116,7 @@ class WholeTargetConfig(CorruptionConfig):
         raise NotImplementedError
 
     def damaged_length(self, symbols: float) -> float:
-        """Returns how many symbols a damaged row usually has of so many."""
+        """Returns the usual number of symbols of a damaged row that had ``symbols`` symbols."""
         raise NotImplementedError
 
     def corrupt(self, text: PlainText, symbols: DenoisingSymbols, chance: np.random.Generator) -> Corrupted:
@@ -130,7 +130,7 @@ class WholeTargetConfig(CorruptionConfig):
 
 
 def count_of(rate: float, symbols: int) -> int:
-    """Returns how many of so many symbols are chosen: the share ``rate``, rounded, and one at least."""
+    """Returns how many of ``symbols`` symbols are chosen: the share ``rate``, rounded, and at least one."""
     return min(max(round(rate * symbols), 1), symbols)
 
 
@@ -216,7 +216,7 @@ class TextInfillingConfig(WholeTargetConfig, kind="text_infilling"):
         is_span[chance.choice(len(pieces), len(lengths), replace=False)] = True
         pieces[is_span] = lengths
         begins = np.cumsum(pieces) - pieces
-        # A span at the end begins after the last symbol where its length is 0; what is read there is overwritten.
+        # A span at the end begins after the last symbol where its length is 0; the symbol read there is overwritten.
         return unordered(np.where(is_span, symbols.mask, text.symbols[np.minimum(begins, count - 1)]))
 
     def damaged_length(self, symbols: float) -> float:

@@ -1,4 +1,4 @@
-"""The data of pretraining encoder-decoders: rows of text that are damaged, and what is to be written of them."""
+"""The data for pretraining encoder-decoders: damaged rows of text, and the targets that are to be written."""
 
 from __future__ import annotations
 
@@ -107,13 +107,13 @@ class DenoisingDataConfig(TextDataConfig, kind="denoising"):
         }
 
     def measured(self) -> dict[str, Plain]:
-        """Of a number of rows, what these are depends on how texts are cut into rows."""
+        """Returns the split and the number of rows; with a number, also the settings that cut texts into rows."""
         evaluation: dict[str, Plain] = {"split": self.evaluation.split, "examples": self.evaluation.examples}
         return evaluation | ({"length": self.length, "packing": self.packing} if self.evaluation.examples else {})
 
     @property
     def measured_noise(self) -> CorruptionConfig:
-        """What is done to rows in evaluation."""
+        """The noise of rows in evaluation."""
         return (self.evaluation.noise or self.noise).every()[-1]
 
     @property
@@ -127,7 +127,7 @@ class DenoisingDataConfig(TextDataConfig, kind="denoising"):
         return max(noise.sentinels(self.length) for noise in self.noises)
 
     def symbols(self, tokenizer: Tokenizer) -> DenoisingSymbols:
-        """Returns the symbols of rows. Raises DataError where the tokenizer lacks what the noise needs."""
+        """Returns the symbols of rows. Raises DataError where the tokenizer lacks symbols that the noise needs."""
         return DenoisingSymbols.of(tokenizer, self.needed_sentinels if self.sentinels is None else self.sentinels)
 
     def restored(self, metadata: Mapping[str, Plain]) -> PairDescription:
@@ -149,7 +149,7 @@ class DenoisingDataConfig(TextDataConfig, kind="denoising"):
 
 
 class DenoisingData(TextData):
-    """Batches of rows of text that are damaged, with what is to be written."""
+    """Batches of damaged rows of text, with the targets that are to be written."""
 
     config: DenoisingDataConfig
 
@@ -200,7 +200,7 @@ class DenoisingData(TextData):
         self.reader("train", ())
 
     def reader(self, split: Split, seed: tuple[int, ...], noise: CorruptionConfig | None = None) -> DamagedReader:
-        """Returns what reads the rows of a split, with the noise of training unless one is given.
+        """Returns the reader of the rows of a split, with the noise of training unless one is given.
 
         Raises DataError where there is no row, or none of two sentences and these are to be permuted.
         """
@@ -240,7 +240,7 @@ def paired(description: PairDescription, evaluated: bool, rows: list[DamagedRow]
     """Makes a batch of rows. Without rows it is one row with an empty source and no target, for a rank without a share
     of it.
 
-    evaluated: whether the targets are needed as texts, to compare what is written with.
+    evaluated: whether the targets are needed as texts, to compare outputs with them.
     """
     boundary, parts = description.vocabulary.boundary, [row.parts for row in rows]
     source_lengths = torch.tensor([len(part.source) + 1 for part in parts] or [1])

@@ -1,6 +1,6 @@
-"""What is done to a text where a decoder writes a part of it: MASS (Song et al. 2019, arXiv:1905.02450), spans behind
+"""Damage to a text for decoders that write a part of it: MASS (Song et al. 2019, arXiv:1905.02450), spans behind
 sentinels, prefix language modelling and language modelling of T5 (Raffel et al. 2020, arXiv:1910.10683, section 3.3);
-and one thing in the first epochs and another after them.
+and a schedule of one corruption in the first epochs and another one after them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class SpanCorruptionConfig(CorruptionConfig, kind="span_corruption"):
         return None if self.mean is None else too_long(self.mean, self.rate, length)
 
     def hidden(self, count: int, chance: np.random.Generator) -> npt.NDArray[np.bool_]:
-        """Returns which of so many symbols are hidden."""
+        """Returns which of ``count`` symbols are hidden."""
         is_hidden = np.zeros(count, np.bool_)
         total = count_of(self.rate, count)
         if self.mean is None:
@@ -84,7 +84,7 @@ class SpanCorruptionConfig(CorruptionConfig, kind="span_corruption"):
         return is_hidden
 
     def spans(self, count: int) -> int:
-        """Returns how many spans there are in so many symbols, or may be at most."""
+        """Returns how many spans there are in ``count`` symbols, or may be at most."""
         total = count_of(self.rate, count)
         apart = count - total + 1
         return min(total, apart, total if self.mean is None else max(round(total / self.mean), 1))

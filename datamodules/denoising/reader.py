@@ -1,4 +1,4 @@
-"""Reads a row of text by its ordinal, and turns it into what an encoder reads and what a decoder writes."""
+"""Reads a row of text by its ordinal, and turns it into the input of an encoder and the target of a decoder."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class DamagedReader(NamedTuple):
     """Reads the rows of the sentences in a folder. Cheap to pickle.
 
     length    symbols of the longest row with the boundary that ends it
-    variants  the number of epochs after which what is drawn returns; None where it never does
-    seed      the numbers that decide, with the epoch and the ordinal of a row and nothing else, what is drawn for it
+    variants  the number of epochs after which the noise repeats; None where it never does
+    seed      the numbers that decide, with the epoch and the ordinal of a row and nothing else, the noise of the row
     """
 
     folder: Path

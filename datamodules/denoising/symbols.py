@@ -22,7 +22,7 @@ class DenoisingSymbols(NamedTuple):
     mask       [MASK]
     separator  [SEP], which stands between the documents of a row and is damaged and predicted as any other symbol
     sentinels  (n,) the symbols that stand for spans, the first span's first
-    drawable   the symbols that may stand in the place of another: all that stand for a text of their own
+    drawable   the symbols that may stand in the place of another: all that stand for a known text
     """
 
     vocabulary: Vocabulary
@@ -33,10 +33,10 @@ class DenoisingSymbols(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, sentinels: int) -> DenoisingSymbols:
-        """Returns the symbols of denoising by a tokenizer, with so many sentinels.
+        """Returns the symbols of denoising by a tokenizer, with ``sentinels`` sentinels.
 
-        A tokenizer that has special symbols of its own lends <extra_id_0>, <extra_id_1>, ..., the sentinels of T5. To
-        those of any other they are added, after [SEP] and [MASK]. Raises DataError where a tokenizer lacks sentinels.
+        A tokenizer with its own special symbols lends <extra_id_0>, <extra_id_1>, ..., the sentinels of T5. With any
+        other tokenizer, sentinels are added after [SEP] and [MASK]. Raises DataError where a tokenizer lacks sentinels.
         """
         rows = RowSymbols.of(tokenizer)
         vocabulary, first = rows.vocabulary, rows.vocabulary.size

@@ -1,1 +1,1 @@
-"""Floors: what simple predictors reach on the same data, which know nothing of what a study asks about."""
+"""Floors: values of simple predictors on the same data. The predictors know nothing of the subject of a study."""

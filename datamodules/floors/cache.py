@@ -1,5 +1,5 @@
-"""Predictors with a cache: n-gram models of the training text, mixed with n-grams of what a network sees of the text
-that it predicts (Kuhn and De Mori 1990, "A cache-based natural language model for speech recognition").
+"""Predictors with a cache: n-gram models of the training text, mixed with n-grams of the visible part of the text that
+a network predicts (Kuhn and De Mori 1990, "A cache-based natural language model for speech recognition").
 
 Weights are those of Jelinek and Mercer (Chen and Goodman 1996, arXiv:cmp-lg/9606011, section 2.3), one for each order,
 number of times that the context was seen, and number of kinds of symbols that followed it, as in PPM. They are fitted
@@ -34,7 +34,7 @@ ORDERS = {0: (0, 0), 1: (0, 1), 2: (1, 1), 3: (2, 1), 4: (2, 2), 5: (4, 1), 6: (
 MOST_PREDICTIONS = 1 << 19
 """The most symbols that are predicted at once, which bounds memory."""
 STEPS = 20
-"""The steps of expectation maximisation. More change weights by what no report shows."""
+"""The steps of expectation maximisation. Further steps change weights too little to show in a report."""
 TIMES, KINDS = np.array([1, 2, 3, 5, 9, 17, 33]), np.array([1, 2, 3, 5, 9, 17])
 """Where the next weight begins: times that a context was seen, and kinds of symbols that followed it."""
 CELLS = (len(TIMES) + 1) * (len(KINDS) + 1)
@@ -57,11 +57,11 @@ class VisibleContext(NamedTuple):
 
 
 class CacheText(NamedTuple):
-    """What a network reads, and which of it it sees where it predicts a symbol.
+    """The symbols that a network reads, and the visible ones among them where it predicts a symbol.
 
-    symbols: what it reads, text after text; ``boundary`` where it reads one, which no one predicts. last, first (p,):
-    the places of the last and of the first symbol that are seen of it; the first is beyond the last where none is.
-    targets: the symbols that are predicted there.
+    symbols: all that it reads, text after text; ``boundary`` where it reads a boundary, which no one predicts. last,
+    first (p,): the places of the last and of the first symbol that are visible; the first is beyond the last where none
+    is. targets: the symbols that are predicted there.
     """
 
     symbols: Integers
@@ -81,8 +81,8 @@ class CacheText(NamedTuple):
 
 
 class CacheCounts(NamedTuple):
-    """What is seen of contexts of one length (p,): ``times`` how often the context before each prediction was followed
-    by a symbol, by how many ``kinds`` of symbols, and how often by the ``right`` one."""
+    """Counts of visible contexts of one length (p,): ``times`` how often the context before each prediction was
+    followed by a symbol, by how many ``kinds`` of symbols, and how often by the ``right`` one."""
 
     times: Integers
     kinds: Integers
@@ -104,15 +104,15 @@ class CacheCounts(NamedTuple):
 
 class CacheWeights(NamedTuple):
     """static (s,): the shares of the models of the training text. cache (o, CELLS): for each length of a context, the
-    weight of what was seen against all shorter ones."""
+    weight of its counts against those of all shorter ones."""
 
     static: Floats
     cache: Floats
 
 
 def cache_counts(text: CacheText) -> Iterator[CacheCounts]:
-    """Yields what is seen of contexts of rising lengths, those of ``ORDERS``. Where a context was not seen, none of the
-    longer ones was, so that these are not looked for."""
+    """Yields the counts of visible contexts of rising lengths, the lengths of ``ORDERS``. Where a context was not seen,
+    no longer one was, so that longer ones are not searched for."""
     symbols, sought = text.symbols, np.arange(len(text.last))
     contexts: dict[int, Integers] = {0: np.zeros_like(symbols), 1: symbols}
     followers = np.flatnonzero(symbols != text.boundary)

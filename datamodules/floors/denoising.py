@@ -1,4 +1,4 @@
-"""Floors of what is written of a damaged text: frequencies, the symbol before, and copies of the source."""
+"""Floors of the targets of damaged texts: frequencies, the symbol before, and copies of the source."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ class _Predicted(NamedTuple):
 
 def denoising_floors(data: DenoisingData, metric: str, batches: int) -> dict[str, float]:
     """Returns nats or accuracy per symbol that is written, by the frequencies of training, by bigrams of the input
-    before it, and by a copy: what follows this input where it first stands in the source, and the source's first symbol
-    at the beginning. In nats, a copy has the probability that it had in training, and bigrams predict the rest.
+    before it, and by a copy: the symbol that follows this input where it first stands in the source, and the source's
+    first symbol at the beginning. In nats, a copy has the probability that it had in training, and bigrams predict the
+    rest.
 
     Raises DataError for other metrics.
     """

@@ -26,7 +26,7 @@ MOST_LINKS = 1 << 24
 
 def pair_floors(data: PairData, metric: str, batches: int) -> dict[str, float]:
     """Returns BLEU or chrF of copies of the sources and of their words replaced by a table, or ROUGE of their first
-    sentences; of other metrics, what chance reaches (``answer_floors``). Raises DataError where there is none.
+    sentences; for other metrics, the values of chance (``answer_floors``). Raises DataError where there is none.
 
     metric: its name, and after " tok:" the tokenizer of BLEU or ROUGE, where that is not the usual one.
     """
@@ -55,7 +55,7 @@ def pair_floors(data: PairData, metric: str, batches: int) -> dict[str, float]:
 
 
 def _training_texts(data: PairData, pairs: StoredPairs, batches: int) -> Iterator[tuple[str, str]]:
-    """Yields the sources and targets that so many batches of training read, each pair once."""
+    """Yields the sources and targets that ``batches`` batches of training read, each pair once."""
     readable = data.cleaned("train", True).ordinals
     count = pairs.count("train") if readable is None else len(readable)
     tokens = batches * data.config.tokens_per_batch
@@ -124,7 +124,7 @@ def word_table(texts: Iterable[tuple[str, str]], words: WordTokenizer = "13a") -
 
 
 def _words(text: str, tokenizer: WordTokenizer) -> list[str]:
-    """Returns what BLEU counts as words by a tokenizer."""
+    """Returns the words of a text that BLEU counts by a tokenizer."""
     return str(_tokenizer(tokenizer)(text)).split()
 
 

@@ -1,5 +1,5 @@
-"""Floors of language modelling: n-gram models of the text that a run trains on, and of what it sees of the text that it
-predicts."""
+"""Floors of language modelling: n-gram models of the text that a run trains on, and of the visible part of the text
+that it predicts."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class ReadDocument(NamedTuple):
 def language_floors(data: LanguageData, metric: str, batches: int) -> dict[str, float]:
     """Returns nats or perplexity per symbol, or bits per byte, of n-gram models with contexts of 1 to 6 symbols.
 
-    They count what so many batches of training read, each document once, and are measured on the documents of the
-    evaluation. Raises DataError for other metrics, and for bytes where symbols have no known ones.
+    They count the documents that ``batches`` batches of training read, each once, and are measured on the documents of
+    the evaluation. Raises DataError for other metrics, and for bytes where symbols have no known ones.
     """
     _require_value(data, metric)
     evaluated, unit = _evaluated(data), data.vocabulary.unit
@@ -69,13 +69,15 @@ def language_floors(data: LanguageData, metric: str, batches: int) -> dict[str, 
 def language_cache_floors(
     data: LanguageData, metric: str, batches: int, context: VisibleContext | None
 ) -> dict[str, float]:
-    """Returns the same of n-gram models that are mixed with n-grams of what a network sees where it predicts a symbol,
-    in the rows of the evaluation; and of a copy of the symbol at the first lag, where the source has lags and some row
-    shows the second one too: who sees the first one alone can know no more than that, so that it is no floor.
+    """Returns the same values for n-gram models that are mixed with n-grams of the symbols that a network sees where it
+    predicts a symbol, in the rows of the evaluation; and for a copy of the symbol at the first lag, where the source
+    has lags and some row shows the second one too. A network that sees the first lag alone can know no more than the
+    copy, which is then no floor.
 
-    context: what it sees; None: the document up to there. Weights are fitted on the last documents of training, a tenth
-    of their symbols, with n-gram models of the others; then the models count all. No measured document is among these.
-    Without documents that can be left out there is no such model. Raises DataError as ``language_floors`` does.
+    context: the symbols that it sees; None: the document up to there. Weights are fitted on the last documents of
+    training, a tenth of their symbols, with n-gram models of the others; then the models count all. No measured
+    document is among these. Without documents that can be left out there is no such model. Raises DataError as
+    ``language_floors`` does.
     """
     _require_value(data, metric)
     training, evaluated, size = _training(data, batches), _evaluated(data), _size(data)
@@ -114,8 +116,8 @@ def copied_probabilities(text: CacheText, distance: int, probability: float, sym
 def seen_text(
     data: LanguageData, documents: Sequence[Document], context: VisibleContext | None
 ) -> tuple[CacheText, Integers]:
-    """Returns what a network reads of documents in an evaluation and sees of it, lane after lane, and the order that
-    sorts the predictions by documents. context: None for the document up to each prediction."""
+    """Returns the symbols that a network reads of documents in an evaluation and those that it sees, lane after lane,
+    and the order that sorts the predictions by documents. context: None for the document up to each prediction."""
     lanes = Lanes(_Listed(documents), data.tokenizer, data.evaluation_shape)
     read = [_ReadLane(context or VisibleContext()) for _ in lanes.lanes]
     while batches := [*lanes.chunk()]:
@@ -139,8 +141,8 @@ def seen_text(
 
 
 class _ReadLane:
-    """What one lane reads: its symbols, each with the number of its document, the target after it, and the first place
-    in the lane that is seen of it.
+    """The symbols that one lane reads, each with the number of its document, the target after it, and the first place
+    in the lane that is visible there.
 
     length: number of symbols. start: the place from which on the lane's state has read.
     """
@@ -233,7 +235,7 @@ def _static(training: Sequence[ReadDocument], evaluated: Sequence[ReadDocument],
 
 
 def _training(data: LanguageData, batches: int) -> list[ReadDocument]:
-    """Returns the documents that so many batches of training read, each once."""
+    """Returns the documents that ``batches`` batches of training read, each once."""
     tokens = min(batches * data.config.tokens_per_step, MOST_SYMBOLS)
     return _first(data.documents("train").training(data.config.seed), data.tokenizer, tokens)
 
@@ -245,7 +247,7 @@ def _evaluated(data: LanguageData) -> list[ReadDocument]:
 
 
 def _first(stream: DocumentStream, tokenizer: Tokenizer, tokens: float) -> list[ReadDocument]:
-    """Returns the first documents of a stream, as many as reach so many symbols, each document once."""
+    """Returns the first documents of a stream, as many as reach ``tokens`` symbols, each document once."""
     documents: list[ReadDocument] = []
     ordinals: set[int] = set()
     while tokens > 0 and (item := stream.take()) is not None and item[0] not in ordinals:

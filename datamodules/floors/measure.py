@@ -61,10 +61,10 @@ floors.register(DenoisingData, denoising_floors)
 
 @singledispatch
 def cache_floors(data: Data, metric: str, batches: int, context: VisibleContext | None) -> dict[str, float]:
-    """Returns the same for predictors that remember what a network sees of the text that it predicts.
+    """Returns such values for predictors that remember the symbols that a network sees of the text that it predicts.
 
-    context: what it sees; None: all of the document up to there. Nothing for data without such predictors; data of
-    plug-ins add them by ``cache_floors.register``. Raises DataError.
+    context: the symbols that it sees; None: all of the document up to there. Nothing for data without such predictors;
+    data of plug-ins add them by ``cache_floors.register``. Raises DataError.
     """
     return {}
 

@@ -30,7 +30,8 @@ class NgramText(NamedTuple):
 
     @classmethod
     def of(cls, training: Sequence[Symbols], evaluated: Sequence[Symbols], size: int, longest: int) -> NgramText:
-        """Lays documents end to end, with so many boundaries between them that no context reaches into another."""
+        """Lays documents end to end, with ``longest`` boundaries in between, so that no context reaches into
+        another."""
         boundaries = np.full(longest, size)
         parts = [part for document in (*training, *evaluated) for part in (boundaries, document)]
         trained = sum(longest + len(document) for document in training)

@@ -21,7 +21,7 @@ MOST_SYMBOLS = 1 << 22
 """The most symbols of training rows that are counted: the first in the order of training."""
 NAMES = ("frequencies of symbols", "the symbol to the left", "the symbol to the right")
 DIRECTIONS = {"forward": NAMES[:2], "backward": (NAMES[0], NAMES[2])}
-"""What may predict the symbols of a row that is read in a direction."""
+"""The predictors of the symbols of a row that is read in a direction."""
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -34,8 +34,8 @@ MOST_ROWS = 4096
 
 
 class Beside(NamedTuple):
-    """Symbols to predict with what stands beside each in the inputs: ``beside`` (k, n); of symbols that are between two
-    others, to the left and to the right."""
+    """Symbols to predict, each with its neighbours in the inputs: ``beside`` (k, n); for symbols between two others, to
+    the left and to the right."""
 
     symbols: Integers
     beside: Integers
@@ -54,8 +54,8 @@ def row_floors(data: RowData, metric: str, batches: int) -> dict[str, float]:
     a language model has read; or relation_nats or relation_accuracy, phrase_nats or phrase_accuracy, by the frequencies
     of relations and of phrases that were replaced; or of minimal pairs the share of a guess.
 
-    They count what is predicted in so many batches of training. Bigrams have Witten-Bell smoothing (``ngrams``).
-    Raises DataError for other metrics.
+    They count the targets of ``batches`` batches of training. Bigrams have Witten-Bell smoothing (``ngrams``). Raises
+    DataError for other metrics.
     """
     if metric.removesuffix("_accuracy") in ("pairs", *data.config.rules):
         return {"a guess": 0.5}
@@ -75,13 +75,13 @@ def row_floors(data: RowData, metric: str, batches: int) -> dict[str, float]:
 
 def row_cache_floors(data: RowData, metric: str, batches: int, context: VisibleContext | None) -> dict[str, float]:
     """Returns nats of hidden symbols, or forward_nats or backward_nats of all symbols, of the frequencies and bigrams
-    of ``row_floors`` that are mixed with those of what is seen of the row itself; nothing for other metrics.
+    of ``row_floors`` that are mixed with those of the visible symbols of the row itself; nothing for other metrics.
 
-    What is seen are the symbols that are not to be predicted, which are never special ones, or those on the side that
-    is read; at most ``context.window`` symbols away, and only those that the row's masks of attention show. Weights are
+    Visible symbols are those that are not to be predicted, which are never special ones, or those on the side that is
+    read; at most ``context.window`` symbols away, and only those that the row's masks of attention show. Weights are
     fitted on every tenth row of training, with the counts of the others; then all rows count. Accuracy has no such
-    predictor, for its likeliest symbol would have to be looked for among all; nor have rows of training that are
-    measured, for weights would be fitted on them.
+    predictor, because its likeliest symbol would have to be searched for among all; nor have rows of training that are
+    measured, because weights would be fitted on them.
     """
     predicted, _, measure = metric.rpartition("_")
     if measure != "nats" or predicted not in ("", *DIRECTIONS) or data.measured_split == "train":
@@ -106,15 +106,15 @@ def row_cache_floors(data: RowData, metric: str, batches: int, context: VisibleC
 
 
 class SeenRow(NamedTuple):
-    """The symbols to predict of rows, what stands beside each, and what is seen of the rows: their symbols, and those
-    that stand beside an equal neighbour to the left and to the right."""
+    """The symbols to predict of rows, with their neighbours, and the counts of the visible symbols of the rows: of all,
+    and of those with an equal neighbour to the left and to the right."""
 
     beside: Beside
     counts: tuple[CacheCounts, ...]
 
 
 class _VisibleRows:
-    """Reads what is seen of rows. predicted: "" for hidden symbols, or the direction in which all are."""
+    """Reads the visible symbols of rows. predicted: "" for hidden symbols, or the direction in which all are."""
 
     def __init__(self, data: RowData, predicted: str, window: int | None) -> None:
         described = data.description
@@ -141,7 +141,7 @@ class _VisibleRows:
             seen &= (distance < 0) if self.predicted == "forward" else (distance > 0)
         if self.window is not None:
             seen &= np.abs(distance) <= self.window
-        contexts = np.where(is_hidden, -1, symbols)  # what is hidden is no context
+        contexts = np.where(is_hidden, -1, symbols)  # a hidden symbol is no context
         nothing = np.zeros_like(symbols)
         beside = [np.concatenate([[-1], contexts[:-1]]), np.concatenate([contexts[1:], [-1]])]
         counts = [self._counts(nothing, symbols, at, seen & ~is_special)]
@@ -155,7 +155,7 @@ class _VisibleRows:
         return SeenRow(Beside(symbols[at], np.stack([original[at - 1], original[at + 1]])), tuple(counts))
 
     def _counts(self, contexts: Integers, symbols: Integers, at: Integers, seen: npt.NDArray[np.bool_]) -> CacheCounts:
-        """Returns what is seen of the contexts at places (m,). contexts: of each symbol (t,). seen (m, t)."""
+        """Returns the counts of the visible contexts at places (m,). contexts: of each symbol (t,). seen (m, t)."""
         events = seen & (contexts == contexts[at][:, None])
         by_symbol = np.argsort(symbols, kind="stable")
         sorted_events = events[:, by_symbol]
@@ -166,7 +166,7 @@ class _VisibleRows:
 
 
 def joined_rows(rows: Sequence[SeenRow]) -> SeenRow:
-    """Returns what is seen of rows, one after another."""
+    """Returns the symbols and counts of several rows as one."""
     beside = Beside(
         np.concatenate([row.beside.symbols for row in rows]),
         np.concatenate([row.beside.beside for row in rows], axis=1),
@@ -267,7 +267,7 @@ def _symbols(data: RowData, batches: Iterable[RowBatch]) -> Beside:
 def bigram(training: Beside, evaluated: Beside, side: int, unigram: Floats) -> SymbolPrediction:
     """Returns p(w | c) = (n(c w) + T(c) p(w)) / (n(c) + T(c)) with the symbol c on one side; p(w) where c is new.
 
-    The symbol that is likely beside c is the most probable one of those that stood there.
+    The likely symbol next to c is the most probable one of those that stood there.
     """
     size = len(unigram)
     context, symbols = evaluated.beside[side], evaluated.symbols

@@ -21,8 +21,8 @@ MOST_BATCHES = 64
 
 
 def answer_floors(data: Data, metric: str, batches: int) -> dict[str, float]:
-    """Returns what chance reaches: accuracy by the most frequent symbol, sequence_accuracy by the most frequent answer
-    of training, nats per symbol by the frequencies of training; of one length where the metric ends in @length.
+    """Returns the values of chance: accuracy by the most frequent symbol, sequence_accuracy by the most frequent answer
+    of training, nats per symbol by the frequencies of training; for one length where the metric ends in @length.
 
     The most frequent symbol is that of the evaluated answers, for training strings of other lengths may end more often.
     Raises DataError for other metrics.

@@ -42,7 +42,7 @@ class MaskedSumConfig(SyntheticConfig, kind="masked_sum"):
         return LabelledDescription(vocabulary=vocabulary, length=self.length + 1, labels=NumberLabels())
 
     def known_values(self) -> KnownValues:
-        """Returns the mean squared errors of who always guesses the mean, and of who adds what is marked."""
+        """Returns the mean squared errors of two predictors: the mean, and the sum of the marked numbers."""
         return KnownValues("mse", {"no summand": self.ones * (1 - self.levels**-2) / 12, "all summands": 0.0})
 
     def make(self, chance: Random) -> Example:

@@ -80,8 +80,8 @@ class PeriodicConfig(SourceConfig, kind="periodic"):
 
 @cache
 def loss_after(levels: int, noise: float, count: int) -> float:
-    """Returns the least mean loss of a pixel in bits, given so many noisy copies of the pixel that it repeats; of more
-    than MOST_COPIES, that of these, which say nearly all.
+    """Returns the least mean loss of a pixel in bits, given ``count`` noisy copies of the pixel that it repeats; for
+    more than MOST_COPIES, the loss of MOST_COPIES, which say nearly all.
 
     Of the counts of the shades among the copies, those of other shades than the right one are a partition of a number,
     and all that have the same partition are equally likely.
@@ -110,7 +110,7 @@ def loss_after(levels: int, noise: float, count: int) -> float:
 
 
 def partitions(total: int, parts: int, largest: int | None = None) -> Iterator[tuple[int, ...]]:
-    """Yields each way to write a number as a sum of at most so many numbers above zero, the largest first."""
+    """Yields each way to write a number as a sum of at most ``parts`` numbers above zero, the largest first."""
     if not total:
         yield ()
     elif parts:

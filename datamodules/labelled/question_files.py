@@ -60,7 +60,7 @@ class Paragraph(NamedTuple):
     questions: tuple[Question, ...]
 
     def stored(self) -> bytes:
-        """Returns what ``restored`` reads. Raises DataError for a character that UTF-8 cannot write."""
+        """Returns the bytes that ``restored`` reads. Raises DataError for a character that UTF-8 cannot write."""
         questions = [[question.name, question.text, [*question.answers]] for question in self.questions]
         try:
             return json.dumps([self.place, self.passage, questions], ensure_ascii=False).encode()
@@ -105,7 +105,7 @@ Records = Iterator[tuple[tuple[str, str], list[tuple[str, Any]]]]
 
 
 def _document(member: Member) -> Records:
-    """Yields what a file of SQuAD holds."""
+    """Yields the passages of a file of SQuAD with their questions."""
     for number, article in enumerate(_list(parsed(whole(member), member.name), "data", member.name), 1):
         for paragraph_number, paragraph in enumerate(_list(article, "paragraphs", f"{member.name}:{number}"), 1):
             place = f"{member.name}:{number}.{paragraph_number}"

@@ -55,7 +55,7 @@ class ProportionalConfig(SourceSamplingConfig, kind="proportional"):
 
 
 class UniformConfig(SourceSamplingConfig, kind="uniform"):
-    """Draw each source equally often, whatever its number of examples."""
+    """Draw each source equally often, regardless of its number of examples."""
 
     def exponent(self, batch: int) -> float:
         return 0.0

@@ -18,15 +18,15 @@ Mask = npt.NDArray[np.bool_]
 
 
 class CutShares(NamedTuple):
-    """What a limit takes from the texts of one side: the share of them that it cuts, and of all their symbols."""
+    """The share of the texts of one side that a limit cuts, and the share of all their symbols that it removes."""
 
     examples: float
     symbols: float
 
 
 class Cleaned(NamedTuple):
-    """ordinals: of the pairs that are read; None for all. counts: numbers of pairs that are read, left out or cut.
-    cut: what the limits take of those that are read, by side; empty where nothing can be too long."""
+    """ordinals: of the pairs that are read; None for all. counts: numbers of pairs that are read, left out or cut. cut:
+    the shares that the limits cut from the pairs that are read, by side; empty where nothing can be too long."""
 
     ordinals: npt.NDArray[np.int64] | None
     counts: dict[str, int]
@@ -40,13 +40,14 @@ class Cleaned(NamedTuple):
         )
 
     def _shares(self, reason: str) -> str:
-        """Returns what stands behind the number of texts that were cut."""
+        """Returns the shares that follow the number of texts that were cut, in parentheses."""
         shares = self.cut.get(reason.removesuffix(" cut"))
         return f" ({shares.examples:.1%} of them, {shares.symbols:.1%} of their symbols)" if shares else ""
 
 
 class Cleaning(NamedTuple):
-    """How pairs are cleaned: fully for training; in evaluation no pair is left out, and what is too long is cut."""
+    """How pairs are cleaned: fully for training; in evaluation none is left out, and texts that are too long are
+    cut."""
 
     longest: Longest
     ratio: float | None
@@ -82,8 +83,8 @@ class Cleaning(NamedTuple):
         return Cleaned(None if keep.all() else np.flatnonzero(keep), counts, cut)
 
     def _cut(self, lengths: Lengths, read: Mask) -> dict[str, CutShares]:
-        """Returns what the limits take of the pairs that are read, by side. A limit counts the boundary too, which a
-        source that is cut still ends with and a target that is cut does not."""
+        """Returns the shares that the limits cut from the pairs that are read, by side. A limit counts the boundary
+        too, which a source that is cut still ends with and a target that is cut does not."""
         rooms = {"sources": self.longest.source - 1, "targets": self.longest.target}
         shares = {}
         for (side, room), sizes, limit in zip(rooms.items(), lengths, self.longest, strict=True):

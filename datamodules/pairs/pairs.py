@@ -227,7 +227,7 @@ class PairData(Data):
         return canonical_hash(self.pairs.tokenizers())
 
     def definitions(self) -> dict[str, str]:
-        """A target is cut at the longest of training, which decides what is predicted of it."""
+        """A target is cut at the longest of training, which decides the symbols that are predicted of it."""
         of_targets = {name: value for name, value in self.pairs.tokenizers().items() if name != "source_tokenizer"}
         symbol = defined(self.description.vocabulary.unit, of_targets)
         longest = None if self.config.source.strings else self.config.longest.target
@@ -248,7 +248,7 @@ class PairData(Data):
         }
 
     def prepare_data(self) -> None:
-        """Fills the cache in one process, for all others, and prints once what was left out or cut."""
+        """Fills the cache in one process, for all others, and prints once how many pairs were read, left out or cut."""
         is_fitting = self.trainer is None or self.trainer.state.fn == "fit"
         messages = (
             [f"train: {self.cleaned('train', True)}", *self.pairs.reading_messages("train")] if is_fitting else []

@@ -95,7 +95,7 @@ def _decoded(content: bytes, name: str) -> str:
 
 
 def _paper(content: bytes, name: str, abstract: bool) -> str:
-    """Returns title, abstract and sections: the sentences of each part follow one another on a line of its own."""
+    """Returns title, abstract and sections: each part on a separate line, with its sentences one after another."""
     try:
         root = ElementTree.fromstring(content)
     except ElementTree.ParseError as error:

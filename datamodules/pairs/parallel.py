@@ -160,7 +160,7 @@ def _file(folder: Path, name: str) -> Listed:
 
 
 def _parts(split: Split, file_pair: _FilePair) -> Iterator[CorpusPart]:
-    """Yields the parts of two files, each of so many lines that it is worth another process."""
+    """Yields the parts of two files, each with enough lines to be worth another process."""
     sizes = [file.path.stat().st_size for file in file_pair]
     if sum(sizes) < PART:
         yield CorpusPart(partial(_texts, split, file_pair, None), sum(sizes), apart=False)

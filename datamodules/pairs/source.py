@@ -100,12 +100,12 @@ class Pairs(ABC):
         """Returns plain data for a checkpoint, from which ``PairsConfig.vocabularies`` makes the same vocabularies."""
 
     def trained_symbols(self) -> TrainedSymbols:
-        """Hook: returns what symbols stand for. By default what ``tokenizers`` says."""
+        """Hook: returns the meanings of symbols. By default those in ``tokenizers``."""
         return TrainedSymbols.of(self.tokenizers())
 
     @abstractmethod
     def reading_messages(self, split: Split) -> list[str]:
-        """Returns messages to print once on how a split was read: what was left out, what is unknown."""
+        """Returns messages to print once on how a split was read: the pairs left out, the share of unknown symbols."""
 
 
 class PairsConfig(Config):
@@ -137,7 +137,7 @@ class PairsConfig(Config):
         raise NotImplementedError
 
     def open(self, how: PairsRead) -> Pairs:
-        """Opens the pairs; what is expensive is done once and cached. Raises DataError."""
+        """Opens the pairs; expensive steps are done once and cached. Raises DataError."""
         raise NotImplementedError
 
     def vocabularies(self, metadata: Mapping[str, Plain]) -> Vocabularies:

@@ -168,7 +168,7 @@ class StoredPairs(Pairs):
         return messages
 
     def _no_pair(self, split: Split) -> DataError:
-        """Returns the error of a split without pairs, with what was read instead."""
+        """Returns the error of a split without pairs, with the counts of other splits and of pairs left out."""
         counts = [f"{self.corpus.count(other):,} in {other}" for other in SPLITS if other != split]
         counts += [f"{count:,} {reason}" for reason, count in self.corpus.left_out.items()]
         remedy = "correct data.source.path, or the field that names the split or its size"

@@ -1,7 +1,7 @@
-"""Minimal pairs: rows that obey a rule of their source, each beside one that breaks it and differs in nothing else.
+"""Minimal pairs: rows that obey a rule of their source, each with one that breaks it and differs in nothing else.
 
-What a network holds for the likelier one tells whether it knows the rule, as in BLiMP (Warstadt et al. 2020,
-arXiv:1912.00582, section 3), whatever it was trained by.
+The row of a pair that a network considers likelier shows whether the network knows the rule, as in BLiMP (Warstadt et
+al. 2020, arXiv:1912.00582, section 3), regardless of its training objective.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MinimalPair(NamedTuple):
 def minimal_pairs(
     source: SourceConfig, tokenizer: Tokenizer, symbols: RowSymbols, length: int, count: int
 ) -> list[MinimalPair]:
-    """Returns so many pairs for each rule of a source, each row of one segment: [CLS] A [SEP].
+    """Returns ``count`` pairs for each rule of a source, each row of one segment: [CLS] A [SEP].
 
     length: the tokens of the longest row. Raises DataError where a pair is longer.
     """
@@ -64,7 +64,7 @@ class ThenPairs:
         self.visits, self.rows, self.pairs = visits, rows, pairs
 
     def slice(self, start: int, stop: int) -> list[Visit | MinimalPair]:
-        """Returns what stands from place ``start`` to ``stop``, which is less at the end."""
+        """Returns the items from place ``start`` to ``stop``, fewer at the end."""
         return [
             *self.visits.slice(min(start, self.rows), min(stop, self.rows)),
             *self.pairs[max(start - self.rows, 0) : max(stop - self.rows, 0)],

@@ -1,4 +1,4 @@
-"""Which symbols of a row are hidden, and behind what: masks of tokens (BERT) and of spans (SpanBERT)."""
+"""The hidden symbols of a row, and their replacements: masks of tokens (BERT) and of spans (SpanBERT)."""
 
 from __future__ import annotations
 
@@ -120,16 +120,16 @@ class NoiseConfig(Config):
         return row, None
 
     def variant(self, epoch: int) -> int:
-        """Returns the number of what is drawn in an epoch: equal numbers, equal noise."""
+        """Returns the number of the noise of an epoch: equal numbers, equal noise."""
         return epoch if self.variants is None else epoch % self.variants
 
     def count(self, symbols: int) -> int:
-        """Returns how many symbols of a row are hidden, of so many that may be."""
+        """Returns how many symbols of a row are hidden, given the number of those that may be."""
         return max(round(self.rate * symbols), 1)
 
     def predictions(self, symbols: int) -> int:
-        """Hook: returns the most symbols of a row that are predicted, of so many that may be. By default those that are
-        hidden."""
+        """Hook: returns the most symbols of a row that are predicted, given the number of those that may be. By default
+        those that are hidden."""
         return self.count(symbols)
 
     def hide(self, row: PlainRow, chance: np.random.Generator) -> HiddenRow:
@@ -210,11 +210,12 @@ class MaskSpansConfig(NoiseConfig, kind="mask_spans"):
 def placed_spans(
     row: PlainRow, symbols: int, shares: npt.NDArray[np.float64], chance: np.random.Generator
 ) -> list[tuple[int, int]]:
-    """Returns where each span begins, and the place after it, of spans of so many symbols together, in the order in
+    """Returns where each span begins, and the place after it, of spans of ``symbols`` symbols together, in the order in
     which they are drawn.
 
-    shares (n,): the probability, up to a factor, that a span has at most 1, 2, ... n words. Each lies anywhere where so
-    many words of one segment, none of them in another span, follow one another; one that fits nowhere is shortened.
+    shares (n,): the probability, up to a factor, that a span has at most 1, 2, ... n words. Each span lies anywhere
+    where its number of words of one segment, none of them in another span, follow one another; one that fits nowhere is
+    shortened.
     """
     words, left, longest, spans = words_of(row), symbols, len(shares), []
     numbers, ends = np.arange(len(words)), np.append(np.flatnonzero(words[1:, 0] != words[:-1, 1]) + 1, len(words))

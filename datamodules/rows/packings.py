@@ -37,8 +37,8 @@ Integers = npt.NDArray[np.int64]
 class Packed(NamedTuple):
     """The rows of a split, views of files: each a run of sentences from ``first`` to below ``last``.
 
-    A sentence that is longer than what a row has room for (in a pair: than half of it) is cut into pieces of that
-    length, which count as sentences, so that nothing is lost and any two sentences fit into a row.
+    A sentence that is longer than the room in a row (in a pair: than half of it) is cut into pieces of that length,
+    which count as sentences, so that nothing is lost and any two sentences fit into a row.
 
     starts      where each sentence begins among the symbols, and at the end where the last one ends
     documents   the first sentence of each document that has one, and at the end the number of sentences
@@ -97,7 +97,7 @@ def row_name(folder: Path, rows: Packed, documents: Documents, ordinal: int) -> 
 
 
 def _write(folder: Path, sentences: Sentences, packing: Packing, length: int) -> None:
-    """Writes the arrays of Packed, of so many sentences at a time that memory use stays constant."""
+    """Writes the arrays of Packed for a limited number of sentences at a time, so that memory use stays constant."""
     is_pair = packing in PAIRS
     room = length - (3 if is_pair else 2)
     most = None if packing == "translations" else room // 2 if is_pair else room
@@ -143,10 +143,10 @@ def _rows(starts: Integers, documents: Integers, packing: Packing, room: int) ->
     count, place = len(starts) - 1, 0
     for begin in range(0, count, BLOCK):
         size = min(BLOCK, count - begin)
-        # A row has at most as many sentences as symbols, so that it ends within so many after the block.
+        # A row has at most as many sentences as symbols, so that it ends within ``room`` sentences after the block.
         window = np.arange(begin, min(begin + size + room + 1, count))
         document = np.searchsorted(documents, window, side="right") - 1
-        # Every document before the last one of a row has a separator of its own in the row.
+        # Every document before the last one of a row has its own separator in the row.
         begins = starts[begin : begin + size] + document[:size]
         ends = starts[begin + 1 : begin + len(window) + 1] + document
         following = begin + np.searchsorted(ends, begins + room, side="right")
@@ -169,7 +169,7 @@ def _pairs(first: Integers, last: Integers, begun: Integers) -> tuple[Integers, 
 
 
 def _chain(following: Integers, place: int) -> Integers:
-    """Returns ``place``, what follows it, what follows that, ..., until the end."""
+    """Returns ``place``, the place that follows it, the place that follows that one, ..., until the end."""
     steps = np.ascontiguousarray(following).data  # a list of as many numbers takes several times its memory
     chain = array("q")
     while place < len(steps):

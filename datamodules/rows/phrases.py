@@ -42,9 +42,8 @@ class PhrasesConfig(Config):
     def build(self, tokenizer: Tokenizer, known: Mapping[str, Sequence[str]]) -> Phrases:
         """Returns the phrases in symbols. ``known``: those of the source.
 
-        One that holds text without a symbol of its own, or a special symbol, is left out, for no text has it; of one
-        that is named twice the first type counts. Raises DataError where none is left, or
-        a type is unknown.
+        A phrase that holds text without its own symbol, or a special symbol, is left out, because no text has it; of a
+        phrase that is named twice the first type counts. Raises DataError where none is left, or a type is unknown.
         """
         by_type = self.listed or (known if self.path is None else _read(self.path))
         if lacking := sorted({*self.types} - {*by_type}):
@@ -92,7 +91,7 @@ class Occurrences(NamedTuple):
 
 
 class Phrases:
-    """``types``: the type of each phrase, by its symbols. Cheap to search, whatever their number.
+    """``types``: the type of each phrase, by its symbols. A search is cheap for any number of phrases.
 
     alike: for each type and number of symbols, the phrases that have them.
     """

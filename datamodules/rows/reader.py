@@ -1,4 +1,4 @@
-"""Reads a row by its ordinal: its segments, the relation between them, and what is hidden in it."""
+"""Reads a row by its ordinal: its segments, the relation between them, and the symbols that are hidden in it."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class ReadRow(NamedTuple):
 class RowReader(NamedTuple):
     """Reads the rows of the sentences in a folder. Cheap to pickle.
 
-    seed: the numbers that decide, with the epoch and the ordinal of a row and nothing else, what is drawn for it: which
-    sentences of a pair are its first segment, their relation, what is hidden, and under which of the attention masks.
+    seed: the numbers that decide, with the epoch and the ordinal of a row and nothing else, its random choices: which
+    sentences of a pair are its first segment, their relation, the hidden symbols, and one of the attention masks.
     phrases: the phrases that the noise asks for.
     """
 
@@ -101,7 +101,7 @@ class RowReader(NamedTuple):
         return ReadRow(visit.ordinal, inputs, targets, segments, relation, phrases, order_of(mask, segments))
 
     def _parts(self, ordinal: int, chance: np.random.Generator) -> tuple[int, list[Integers]]:
-        """Returns the relation of a row and what stands between its separators."""
+        """Returns the relation of a row and the symbols between its separators."""
         rows = self.packed
         first, last = int(rows.first[ordinal]), int(rows.last[ordinal])
         if self.packing not in PAIRS:

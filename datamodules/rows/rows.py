@@ -184,7 +184,7 @@ class RowDataConfig(TextDataConfig, kind="rows"):
         )
 
     def measured(self) -> dict[str, Plain]:
-        """Of a number of rows, what these are depends on how texts are cut into rows."""
+        """Returns the split and the number of rows; with a number, also the settings that cut texts into rows."""
         evaluation: dict[str, Plain] = {"split": self.evaluation.split, "examples": self.evaluation.examples}
         rows: dict[str, Plain] = {"length": self.length, "packing": self.measured_packing}
         return evaluation | (rows if self.evaluation.examples else {})
@@ -201,12 +201,12 @@ class RowDataConfig(TextDataConfig, kind="rows"):
 
     @property
     def measured_noise(self) -> NoiseConfig:
-        """What hides symbols in evaluation."""
+        """The noise that hides symbols in evaluation."""
         return self.evaluation.noise or self.noise
 
     @property
     def measured_relation(self) -> Relation:
-        """What is predicted of two segments in evaluation."""
+        """The relation of two segments that is predicted in evaluation."""
         return self.evaluation.relation or self.relation
 
     @property
@@ -216,7 +216,7 @@ class RowDataConfig(TextDataConfig, kind="rows"):
 
     @property
     def measured_packing(self) -> Packing:
-        """What a row holds in evaluation."""
+        """The packing of rows in evaluation."""
         return self.evaluation.packing or self.packing
 
     def known_values(self) -> KnownValues | None:
@@ -327,7 +327,7 @@ class RowData(TextData):
         self.reader("train", ())
 
     def reader(self, split: Split, seed: tuple[int, ...], evaluated: bool = False) -> RowReader:
-        """Returns what reads the rows of a split as training does, or as evaluation does.
+        """Returns the reader of the rows of a split as training reads them, or as evaluation does.
 
         Raises DataError where there is no row, or a relation needs more.
         """
@@ -385,7 +385,7 @@ class RowData(TextData):
 Item = TypeVar("Item")
 Read = TypeVar("Read")
 TRAINING, EVALUATION = 1, 2
-"""The first of the numbers that what is drawn for a row depends on: an evaluation shares none with a training."""
+"""The first of the numbers that decide the random choices of a row: an evaluation shares none with a training."""
 
 
 class RowsShape(NamedTuple):
@@ -455,8 +455,8 @@ def _padded(phrases: list[npt.NDArray[np.int64]]) -> Tensor | None:
 def grouped(
     reader: RowReader, shape: RowsShape, share: Shard, visits: list[Visit | MinimalPair]
 ) -> list[list[ReadRow]]:
-    """Reads a window of rows as a rank's share of batches of about equal lengths. Minimal pairs have batches of their
-    own, which divide none."""
+    """Reads a window of rows as a rank's share of batches of about equal lengths. Batches of minimal pairs hold
+    nothing else, and no pair is divided."""
     rows = [visit for visit in visits if isinstance(visit, Visit)]
     pairs = [visit for visit in visits if isinstance(visit, MinimalPair)]
     of_pairs = cut(pairs, lambda pair: pair, max(shape.rows // 2, 1), share)

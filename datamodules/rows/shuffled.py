@@ -1,4 +1,4 @@
-"""Masks beside spans in shuffled order: the word structural objective of StructBERT (arXiv:1908.04577)."""
+"""Masks together with spans in shuffled order: the word structural objective of StructBERT (arXiv:1908.04577)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MaskAndShuffleConfig(MaskTokensConfig, kind="mask_and_shuffle"):
     span: Annotated[int, Field(ge=2, le=100)] = 3
 
     def spans(self, symbols: int) -> int:
-        """Returns how many spans of a row are shuffled, of so many symbols that may be."""
+        """Returns how many spans of a row are shuffled, given the number of symbols that may be."""
         return max(round(self.shuffled * symbols / self.span), 1)
 
     def predictions(self, symbols: int) -> int:

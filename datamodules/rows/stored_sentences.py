@@ -33,8 +33,8 @@ def sentences_of(document: Document) -> Iterator[Document]:
 
     A sentence ends at the end of a line, and after ``.``, ``!`` or ``?``, and a quote or bracket that closes behind it,
     where white space and a capital letter, a digit, a quote or an opening bracket follow. An abbreviation before a name
-    therefore ends one too. A sentence begins with one space, whatever white space is before it, as a word within a text
-    does: its symbols are the same wherever it stands, and in a row it is apart from the one before.
+    therefore ends one too. A sentence begins with one space, regardless of the white space before it, as a word within
+    a text does: its symbols are the same wherever it stands, and in a row it is apart from the one before.
     """
     text = document.text.decode(errors="surrogateescape")
     start = offset = 0
@@ -86,8 +86,8 @@ class Sentences:
 class SentenceStore:
     """The sentences of a corpus, by a tokenizer. Those of a split are stored when it is first read.
 
-    lines: whether a sentence is a line, whatever marks are within it. Raises DataError where a split is empty or cannot
-    be read.
+    lines: whether a sentence is a line, regardless of the marks within it. Raises DataError where a split is empty or
+    cannot be read.
     """
 
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer, lines: bool = False) -> None:
@@ -97,7 +97,7 @@ class SentenceStore:
 
     @property
     def divide(self) -> Callable[[Document], Iterator[Document]]:
-        """What yields the sentences of a document."""
+        """The function that yields the sentences of a document."""
         return lines_of if self.lines else sentences_of
 
     def texts(self, split: Split) -> Iterator[Document]:

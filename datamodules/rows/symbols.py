@@ -17,13 +17,13 @@ __all__ = ["RowSymbols"]
 class RowSymbols(NamedTuple):
     """The symbols of rows. [CLS] is the boundary of the vocabulary.
 
-    A tokenizer that has special symbols of its own lends them. To those of any other, of which the boundary is the last
-    one, two are added: [SEP], then [MASK].
+    A tokenizer with its own special symbols lends them. With any other tokenizer, whose last symbol is the boundary,
+    two are added: [SEP], then [MASK].
 
     separator, mask  [SEP] and [MASK]
     begins           for every symbol, whether it begins a word; None where words cannot be known from symbols
-    maskable         for every symbol, whether it may be hidden: all but special ones. What stands for unknown text may
-    drawable         the symbols that may stand in the place of another: all that stand for a text of their own
+    maskable         for every symbol, whether it may be hidden: all but special ones. The symbol of unknown text may
+    drawable         the symbols that may stand in the place of another: all that stand for a known text
     """
 
     vocabulary: Vocabulary

@@ -27,8 +27,8 @@ __all__ = ["HubConfig", "commit", "streamed", "unreachable"]
 HELD_OUT = "-by-lines"
 """Part of the fingerprint of data of which a share is held out: changes when the share is another one."""
 ANYWHERE = ("name", "revision", "window", "buffer")
-"""The fields of the config that say where the data are and in which order they are read. All others decide what the
-documents of a split are."""
+"""The fields of the config that say where the data are and in which order they are read. All others decide the
+documents of a split."""
 STRANDS = 4
 """Shards that training reads in turn, a document of each. All of them are opened to resume, each up to its place."""
 BUFFER_BYTES = 1 << 26
@@ -37,12 +37,12 @@ ROWS = 256
 """Rows that are read at a time."""
 FEW_SHARDS = 64
 """With fewer files than this, each row group of parquet is a shard from the beginning on. Otherwise the row groups of a
-file are read in an order of their own when it is opened, for thousands of files would have to be opened first."""
+file get their own order when it is opened: to make shards of them, thousands of files would have to be opened first."""
 SPREAD = 16
 """The least number of shards whose beginnings are a sample of the whole. Of fewer shards, documents are passed over."""
 SAMPLE_STRANDS = 64
 PASSED_OVER = 16
-"""A pass over documents for a sample ends with so many times the bytes of the sample."""
+"""A pass over documents for a sample ends after this many times the bytes of the sample."""
 EXAMINED_BYTES = 1 << 27
 Place = TypeVar("Place")
 FIRST: dict[str, Plain] = {"epoch": 0, "window": 0, "rows": None, "first": 0, "bytes": 0, "index": 0}
@@ -207,7 +207,8 @@ class _HubDocuments(Documents):
         return DataError(f"hub data set {name}: no {split} document; set data.source.{split} to another split")
 
     def other_order(self, order: str, window: str) -> DataError:
-        """Returns the error of a position in another order of documents. window: what to set that field to."""
+        """Returns the error of a position in another order of documents. window: the value that the field should
+        get."""
         return DataError(
             f"hub data set {self.config.name}: the checkpoint's position is one in {order}; set data.source.window to "
             f"{window}, or start anew"
@@ -242,8 +243,8 @@ class _HubDocuments(Documents):
         return 1 if self.config.rows == "wikitext" else int(_shards(self.config, self.split).num_shards)
 
     def sorted_by(self) -> str | None:
-        """Returns by what the documents are sorted; None where nothing shows that they are. Of many shards, the
-        beginnings of some are examined, otherwise the first 128 MB."""
+        """Returns how the documents are sorted; None where nothing shows that they are. Of many shards, the beginnings
+        of some are examined, otherwise the first 128 MB."""
         spaced, number = EvenlySpaced(), self.number_of_shards()
         if number < SPREAD:
             for document in first(self, EXAMINED_BYTES):
@@ -260,7 +261,7 @@ class _HubDocuments(Documents):
 
     def _rows(self, dataset: Any) -> Iterator[tuple[bytes, Plain]]:
         try:
-            # Not iter(): within a worker of a DataLoader it would split the data into shards of its own.
+            # Not iter(): within a worker of a DataLoader it would split the data into its own shards.
             for row in dataset.iter(batch_size=1):
                 yield self._encoded(row[self.config.column][0]), dataset.state_dict()
         except (OSError, EOFError) as error:
@@ -433,7 +434,7 @@ class _Interleaved:
         self.strands = [_Strand(*strand) for strand in state["strands"]]
 
     def state(self) -> dict[str, Plain]:
-        """Returns the place after what was read."""
+        """Returns the place after the documents that were read."""
         return {"next": self.next, "turn": self.turn, "strands": [strand.state() for strand in self.strands]}
 
     def next_row(self) -> list[tuple[int, Document]] | None:
@@ -522,7 +523,7 @@ class _Shards(DocumentStream):
 
     def go_to(self, state: Plain) -> None:
         if "strands" not in state:
-            raise self.documents.other_order("windows in order", "what it was, such as 1000")
+            raise self.documents.other_order("windows in order", "its old value, such as 1000")
         if state["shards"] != self.shards:
             raise DataError(
                 f"hub data set {self.documents.config.name}: has {self.shards} shards, and the checkpoint's position "
@@ -578,5 +579,5 @@ class _Shards(DocumentStream):
 
 
 def _independent_copy(dataset: Any) -> Any:
-    """Returns a copy with a position of its own: the library keeps the position on the data set."""
+    """Returns a copy with its own position: the library keeps the position on the data set."""
     return copy.deepcopy(dataset)

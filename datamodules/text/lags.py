@@ -1,8 +1,8 @@
 """Text whose symbols are copies of single earlier symbols at known distances, so that all losses are known exactly.
 
-A model that looks far enough back reaches the entropy of the source, and one that looks less far cannot: what a
-mechanism carries is read off in bits. It is our own instrument. The exact values come from tracing symbols back to
-their origins: two symbols are equal if their origins coalesce, and by chance otherwise.
+A model that looks far enough back reaches the entropy of the source, and one that looks less far cannot: the
+information that a mechanism carries is read off in bits. It is our own instrument. The exact values come from tracing
+symbols back to their origins: two symbols are equal if their origins coalesce, and by chance otherwise.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class LagsConfig(SourceConfig, kind="lags"):
 def context_losses(symbols: int, lags: Sequence[int], shares: Sequence[float]) -> list[float]:
     """Returns H(x_t), H(x_t | x_{t-l1}), H(x_t | x_{t-l1}, x_{t-l2}), ... in bits, where the lags l1 < l2 < ... rise.
 
-    The last value is the entropy of the source. The values between use symbols at the lags themselves and leave out
-    what other symbols of the same context tell about those beyond it.
+    The last value is the entropy of the source. The values between use symbols at the lags themselves and leave out the
+    information that other symbols of the same context hold about those beyond it.
     """
     equal = _equal_places(symbols, lags, shares)
     return [_conditional_entropy(equal, count, symbols) for count in range(len(lags) + 1)]
@@ -179,7 +179,7 @@ def _shared_origins(lags: tuple[int, ...], shares: tuple[float, ...]) -> dict[Gr
 class _State(NamedTuple):
     """The places that are still traced, the latest first, at their distances from it, and those whose origin is known.
 
-    Places that have met are traced together. The last one left needs no tracing: it has an origin of its own.
+    Places that have met are traced together. The last one left needs no tracing: it has its own origin.
     """
 
     traced: tuple[tuple[int, frozenset[int]], ...]

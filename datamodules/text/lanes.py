@@ -33,7 +33,8 @@ __all__ = ["LaneShape", "Lanes"]
 ALONE = Shard()
 EMPTY: Symbols = np.empty(0, np.int32)
 TOGETHER, TOGETHER_BYTES = 256, 1 << 16
-"""The documents that are claimed, encoded and written together: at most so many, or as many as have so many bytes."""
+"""The most documents that are claimed, encoded and written together, and the bytes of symbols from which on no further
+document joins."""
 AHEAD = 4096
 """The most documents that are taken from the stream before a lane needs them."""
 

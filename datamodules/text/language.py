@@ -217,7 +217,7 @@ class LanguageData(TextData):
         return Reading(partial(_open, documents, self.tokenizer, shape, store), rank, workers)
 
     def _store(self, split: Split, limit: Limit, shared: bool) -> Callable[[], SharedSymbols] | None:
-        """Returns what opens the symbols of a split's documents in the cache; None where none are kept.
+        """Returns the function that opens the symbols of a split's documents in the cache; None where none are stored.
 
         Of a corpus that is not on this disk lengths alone are kept, and only where several processes need them.
         limit: by which the last document may be cut, and then has other symbols than elsewhere.

@@ -312,8 +312,8 @@ def _filled(record: FileRecord, column: Column) -> list[str]:
 
 def texts_at(values: Any, column: Column, place: str, field: str = COLUMNS) -> list[str]:
     """Returns the text of a column or a path, or the texts of a list, in order; numbers and truth values as JSON writes
-    them. field: what an error asks to correct. Raises RecordError where there is none, and DataError where it is
-    something else."""
+    them. field: the field that an error asks to correct. Raises RecordError where there is none, and DataError where it
+    is something else."""
     value = value_at(values, column, place, field)
     texts = value if isinstance(value, list) else [value]
     for text in texts:
@@ -336,7 +336,7 @@ def _is_number(value: object) -> bool:
 def value_at(values: Any, column: Column, place: str, field: str) -> Plain:
     """Returns the value of a column by number or by name or, where no column has this name, at a JMESPath.
 
-    A projection such as ``questions[*].text`` is the list of what is there: an item without it has no place in it.
+    A projection such as ``questions[*].text`` is the list of existing values: an item without one has no place in it.
     Raises RecordError where there is no such column or nothing at the path.
     """
     if isinstance(column, int):

@@ -1,6 +1,6 @@
 """Sources of text. A source's config stands in the table SOURCES and builds a corpus.
 
-Every source cuts documents larger than ``piece`` bytes into consecutive pieces, each a document of its own, so that
+Every source cuts documents larger than ``piece`` bytes into consecutive pieces, each a separate document, so that
 memory use stays constant and one huge file can fill many lanes.
 """
 
@@ -106,7 +106,7 @@ class SourceConfig(Config):
     piece: Piece = 262_144
 
     def build(self) -> Corpus:
-        """Opens the corpus; what is expensive is done once and cached. Raises DataError."""
+        """Opens the corpus; expensive steps are done once and cached. Raises DataError."""
         raise NotImplementedError
 
     def reading_messages(self) -> list[str]:
@@ -119,8 +119,9 @@ class SourceConfig(Config):
         return False
 
     def known_losses(self) -> Mapping[str, float]:
-        """Hook: returns mean losses of a document in bits per byte that are known beforehand, by what a model knows:
-        from that of who knows nothing but the symbols to the least possible one. Empty where none are known."""
+        """Hook: returns mean losses of a document in bits per byte that are known beforehand, by the knowledge of a
+        model: from the loss of a model that knows nothing but the symbols to the least possible one. Empty where none
+        are known."""
         return {}
 
     def first_lag(self) -> FirstLag | None:
@@ -149,7 +150,7 @@ def hashed(name: str | bytes) -> float:
 
 
 def split_by_hash(name: str | bytes, validation: float, test: float) -> Split:
-    """Returns the split of a document from its name alone, or of a text from what it says, so that others may come or
+    """Returns the split of a document from its name alone, or of a text from its content, so that others may come or
     go."""
     fraction = hashed(name)
     return "test" if fraction < test else "validation" if fraction < test + validation else "train"

@@ -109,7 +109,7 @@ class TextData(Data):
 
 
 def _sorted_by(corpus: IndexedCorpus) -> str | None:
-    """Returns by what the documents of all splits are sorted; None where nothing shows that they are."""
+    """Returns how the documents of all splits are sorted; None where nothing shows that they are."""
     ends = np.cumsum([corpus.count(split) for split in SPLITS])
     sample = EvenlySpaced()
     for place in np.unique(np.linspace(0, ends[-1] - 1, sample.most).astype(np.int64)).tolist():

@@ -1,8 +1,8 @@
 """Text whose words tell the topic of their document, the place of their sentence and the form of each other.
 
-It is our own instrument for masked language modelling: what a network has learned of topics, agreement and order is
-read off in bits, for what each is worth is known. Whether one segment follows another can be told from topics, and
-which of two comes first from the order.
+It is our own instrument for masked language modelling: the topics, the agreement and the order that a network has
+learned are read off in bits, because the value of each is known. Topics show whether one segment follows another, and
+the order shows which of two comes first.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class TopicsConfig(SourceConfig, kind="topics"):
         return self._text(self._draw(random, self.sentences, self.agreement, self.focus))
 
     def minimal_pairs(self, number: int) -> Mapping[str, tuple[bytes, bytes]]:
-        """Returns three sentences whose endings all agree and whose content words are all of one topic, each time
-        beside the same ones with one fault.
+        """Returns three sentences whose endings all agree and whose content words are all of one topic, each time with
+        a copy that has one fault.
 
         agreement: an ending has another form. order: the openers of two sentences that follow each other are exchanged.
         topic: a content word is one of another topic.
@@ -111,7 +111,7 @@ class TopicsConfig(SourceConfig, kind="topics"):
         return b"".join(" ".join(map(_word, row)).encode() + b"\n" for row in words.tolist())
 
     def _draw(self, random: np.random.Generator, count: int, agreement: float, focus: float) -> Integers:
-        """Draws so many sentences of one document (count, w), as numbers of words."""
+        """Draws ``count`` sentences of one document (count, w), as numbers of words."""
         openers = (int(random.integers(self.openers)) + np.arange(count)) % self.openers
         subjects = random.integers(self.forms, size=count)
         agrees = random.random(count) < agreement
@@ -127,7 +127,7 @@ class TopicsConfig(SourceConfig, kind="topics"):
         return np.column_stack(columns)
 
     def _first_numbers(self) -> dict[str, int]:
-        """Returns the number of the first word of each kind: each has numbers of its own."""
+        """Returns the number of the first word of each kind; kinds share no numbers."""
         first = np.cumsum([0, self.openers, self.forms, self.forms]).tolist()
         return dict(zip(("opener", "subject", "ending", "content"), first, strict=True))
 
@@ -140,8 +140,8 @@ class TopicsConfig(SourceConfig, kind="topics"):
         }
 
     def known_masked_losses(self) -> dict[str, float]:
-        """Returns the least possible mean loss of a hidden word in bits, by what is known: each with all before it, and
-        the last with all that there is to know.
+        """Returns the least possible mean loss of a hidden word in bits, by the knowledge of the predictor: each with
+        all before it, and the last with all that there is to know.
 
         The topic and all other words of the document count as known. Less is known where a row is short or several
         words are hidden at once, so that these are bounds.

@@ -26,8 +26,9 @@ DOWN, UP = ".adapter.projections.down", ".adapter.projections.up"
 @final
 class VeRAConfig(MapsConfig, kind="vera"):
     """rank: of the random matrices, which do not learn; all maps of equal sizes share them. It may exceed the sizes of
-    a map, since each rank has one learned number. seed: draws these matrices, whatever the seed of the run. dropout: of
-    the inputs. start: the initial value of d. maps: the maps that get an adapter, by their roles, as in low_rank."""
+    a map, since each rank has one learned number. seed: of the random matrices, independent of the seed of the run.
+    dropout: of the inputs. start: the initial value of d. maps: the maps that get an adapter, by their roles, as in
+    low_rank."""
 
     rank: Annotated[Positive, Width] = 256
     dropout: Annotated[Fraction, Dropout] = 0.0

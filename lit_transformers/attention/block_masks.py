@@ -53,14 +53,15 @@ def static_outline(pattern: Pattern, tiling: Tiling) -> Outline:
 
 @lru_cache(maxsize=MASKS)
 def cached_mask(pattern: Pattern, tiling: Tiling) -> BlockMask:
-    """Returns what ``static_mask`` returns, made once; a mask that inference made could not be trained with."""
+    """Returns the cached mask of ``static_mask``. It is made outside inference mode, since training could not use it
+    otherwise."""
     with torch.inference_mode(False):
         return static_mask(pattern, tiling)
 
 
 @lru_cache(maxsize=MASKS)
 def cached_outline(pattern: Pattern, tiling: Tiling) -> Outline:
-    """Returns what ``static_outline`` returns, made once."""
+    """Returns the cached outline of ``static_outline``."""
     with torch.inference_mode(False):
         return static_outline(pattern, tiling)
 

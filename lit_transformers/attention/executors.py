@@ -44,7 +44,7 @@ class Inputs(NamedTuple):
     exist and False at those that every query ignores.
 
     others: further forms of the queries that an encoding scores with; tables: the encoding's values for each distance.
-    crossed: the keys are of another sequence, so that no query has a key of its own.
+    crossed: whether the keys are of another sequence, so that no query has a key at its own position.
     """
 
     q: Float[Tensor, "b h t k"]
@@ -87,7 +87,7 @@ Keys = list[tuple[Float[Tensor, "b h s k"], tuple[Table, ...]]]
 
 
 class Scores(Protocol):
-    """What scores queries and keys in place of their product; see ``Relative``, whose methods these are."""
+    """An encoding that scores queries and keys in place of their product; ``Relative`` documents these methods."""
 
     def scores(
         self,
@@ -119,8 +119,8 @@ class Scoring(NamedTuple):
 
     @property
     def softmax_of_sums(self) -> bool:
-        """Whether outputs are values weighed by the softmax of the scaled products of queries and keys, and of what an
-        encoding adds to these."""
+        """Whether outputs are values weighed by a softmax. Its inputs are the scaled products of queries and keys, plus
+        the scores that an encoding may add."""
         is_added = self.encoding is None or (isinstance(self.encoding, Relative) and not self.encoding.adds_values)
         return is_added and self.weigh is None and not self.sums
 
@@ -168,7 +168,7 @@ def attend_union(
     dropout: float = 0.0,
     size: int = BLOCK,
 ) -> Float[Tensor, "b h t v"]:
-    """Softmax attention over the union of several bands, each of which runs in blocks of its own.
+    """Softmax attention over the union of several bands, each of which runs in separate blocks.
 
     o = sum_p exp(z_p - z) o_p with z_p the log-sum-exp of part p: no key is counted twice or fetched needlessly.
     """
@@ -270,14 +270,14 @@ def at_any_length(scoring: Scoring, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def hidden_in(pattern: Pattern, inputs: Inputs, block: QueryBlock) -> Hidden | None:
-    """Returns the keys that a block must not read; None where it may read all of its own."""
+    """Returns the keys of a block that it must not read; None where it may read all of them."""
     rows, heads = inputs.q.shape[:2]
     return hidden_from(pattern, block, inputs.key_mask, inputs.offset, rows, heads, inputs.q.device)
 
 
 def by_flash(scoring: Scoring, inputs: Inputs, plan: Sequence[QueryBlock]) -> bool:
-    """Whether the fused kernel of a CPU computes the blocks. A single one needs it only where no gradients are
-    recorded, for what an encoding adds to the scores; and a block without keys is none that the kernel computes."""
+    """Whether the fused kernel of a CPU computes the blocks. A single block needs it only where an encoding adds scores
+    and no gradients are recorded. The kernel does not compute blocks without keys."""
     if not scoring.softmax_of_sums or scoring.dropout:
         return False
     if not scoring.fused and full_precision(inputs.v) is not inputs.v:
@@ -332,7 +332,8 @@ def learning(inputs: Inputs, weigh: AttentionWeighting | None) -> Tensors:
 
 
 def parts_of(block: QueryBlock, inputs: Inputs) -> Cut:
-    """Returns what a block reads, by the names that ``compute`` expects: "further" are the keys that it lists."""
+    """Returns the slices of tensors that a block reads, by the names that ``compute`` expects: "further" stands for the
+    keys that the block lists."""
     key_rows = Stretch(block.start, block.end, block.step, block.times, block.stride)
     query_rows = Stretch(block.first, block.stop, block.step, block.times, block.stride)
     queries, weighing = TensorSlice("queries", rows=query_rows), TensorSlice("weighing")
@@ -398,7 +399,8 @@ def keys_of(leaves: Tensors) -> Keys:
 
 
 def added_scores(scoring: Scoring, leaves: Tensors) -> Float[Tensor, "#b h t s"] | None:
-    """Returns what an encoding adds to the scaled products of a block, in a new tensor; None for nothing."""
+    """Returns the scores that an encoding adds to the scaled products of a block, in a new tensor; None if it adds
+    none."""
     if not isinstance(scoring.encoding, Relative):
         return None
     keys, queries = keys_of(leaves), leaves["queries"]
@@ -418,7 +420,7 @@ def weighed(
     mask: Hidden | None,
     weigh_arguments: tuple[Tensor, ...],
 ) -> tuple[Tensor, ...]:
-    """Computes scores, weights and outputs without a fused kernel, where none supports what is required."""
+    """Computes scores, weights and outputs without a fused kernel, for requirements that no fused kernel supports."""
     logits = full_precision(scores(scoring, queries, keys))
     sees_nothing = None
     if mask is not None:
@@ -459,8 +461,8 @@ def with_tables(
     segments: Int[Tensor, "b t"] | None = None,
     backward: bool = False,
 ) -> Inputs:
-    """Returns the inputs with the query forms that the encoding scores with, with its tables of every distance, and
-    with what it adds for ``segments``, the number of each query's segment; None: all are of the first. backward:
+    """Returns the inputs with the query forms that the encoding scores with, its tables of every distance, and its
+    channels for segments. segments: the number of each query's segment; None if all are of the first. backward: whether
     queries and keys stand in reverse.
 
     Where no later key is seen, the tables have a row of later keys, which are hidden, and rows of zeros so that

@@ -1,9 +1,10 @@
 """Blocks of attention by the fused kernel of a CPU, forward and backward, without storing any scores.
 
-The kernel returns the log-sum-exp of each row beside its output. Its backward pass needs no more than these two and the
-inputs, but has no gradient of what an encoding adds to the scores. Where something is added, the weights are the
-exponentials of the scores less the log-sum-exp, and the gradients follow from them by products of matrices, in memory
-that all blocks use one after another: the system would have to map what is allocated for each block.
+The kernel returns its output and the log-sum-exp of each row. Its backward pass needs only these two and the inputs,
+but computes no gradient of scores that an encoding adds. Where an encoding adds scores, the weights are the
+exponentials of the scores less the log-sum-exp, and the gradients follow from them by products of matrices. All blocks
+use the same memory for these products, one after another: otherwise the system would have to map new memory for each
+block.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.d
 
 
 class Blocks(NamedTuple):
-    """The blocks of a pass: what each reads, the place of its outputs, what it hides, and the scale of products.
+    """The blocks of a pass: the slices that each reads, the place of its outputs, the keys that it hides, and the scale
+    of products.
 
-    ``added`` returns what an encoding adds to the scores of a block, given what the block reads: a new tensor
-    (#b, h, t, s), or None for nothing. It reads no other tensors that gradients flow through.
+    ``added`` returns the scores that an encoding adds to the products of a block, given the tensors that the block
+    reads: a new tensor (#b, h, t, s), or None if it adds none. It reads no other tensors that gradients flow through.
     """
 
     cuts: Sequence[Cut]
@@ -136,8 +138,8 @@ def block_gradients(
     hidden: Hidden | None,
     scale: float,
 ) -> tuple[tuple[Tensor, ...], Float[Tensor, "b h t s"]]:
-    """Returns the gradients of queries, keys and values but for those through what is added to the scores, and those of
-    the scores. inputs: queries, keys and values; outputs: gradients of the outputs, outputs, log-sum-exp of rows."""
+    """Returns the gradients of queries, keys and values, without their part through the added scores, and the gradients
+    of the scores. inputs: queries, keys and values; outputs: gradients of the outputs, outputs, log-sum-exp of rows."""
     rows, heads, t, _ = inputs[0].shape
     s = inputs[1].size(-2)
     q, k, v, gradient, y, sums = (part.flatten(0, 1) for part in (*inputs, *outputs))
@@ -165,7 +167,7 @@ def read(leaves: Tensors) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def add(cut: Cut, gradients: tuple[Tensor, ...], totals: Mapping[str, tuple[Tensor | None, ...]]) -> None:
-    """Adds the gradients of what ``read`` returns to those of whole tensors."""
+    """Adds the gradients of the tensors that ``read`` returns to the gradients of the whole tensors."""
     for name, gradient in zip(("queries", "keys", "values"), gradients, strict=True):
         total, far = totals[name][0], cut.get(f"further {name}")
         if total is None:
@@ -179,7 +181,7 @@ def add(cut: Cut, gradients: tuple[Tensor, ...], totals: Mapping[str, tuple[Tens
 def masked(
     added: Float[Tensor, "#b h t s"] | None, hidden: Hidden | None, dtype: torch.dtype
 ) -> Float[Tensor, "*b t s"] | None:
-    """Returns what is added to the scores, minus infinity where a key is hidden. It may change ``added``."""
+    """Returns the added scores, with minus infinity where a key is hidden. It may change ``added``."""
     if hidden is None:
         return added
     is_hidden = hidden.hidden

@@ -20,7 +20,7 @@ from lit_transformers.attention.recompute import heads_last
 TRAINS_ON = "cuda"
 """The type of device on which kernels have a backward pass."""
 FEWEST_QUERIES = 512
-"""Fewer queries than these run in blocks, whose scores are few, and which need no kernel of their own."""
+"""Fewer queries than this run in blocks: they have few scores, and need no separate kernel."""
 KERNELS = 32
 """The most kernels that a process compiles, each of which takes half a minute."""
 
@@ -133,7 +133,7 @@ def padded(x: Float[Tensor, "b h s k"], rows: int, length: int) -> Float[Tensor,
 
 
 def strides(x: Float[Tensor, "b h s k"], rows: int, length: int) -> tuple[int, ...]:
-    """Returns the strides of what ``padded`` returns."""
+    """Returns the strides of the tensor that ``padded`` returns."""
     _, heads, _, width = x.shape
     if (x.size(0), x.size(-2)) == (rows, length):
         return x.stride()

@@ -47,8 +47,8 @@ def hidden_from(
     heads: int,
     device: torch.device,
 ) -> Hidden | None:
-    """Returns what a block hides, or None where it hides nothing. An unlimited causal band hides only a block's last
-    keys. Several blocks in one that have equal masks share one mask."""
+    """Returns the keys that a block hides, or None where it hides none. An unlimited causal band hides only a block's
+    last keys. Several blocks in one that have equal masks share one mask."""
     start, far = 0, block.further
     if block.whole:
         if key_mask is None and (far is None or not block.gaps):

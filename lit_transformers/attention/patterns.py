@@ -120,9 +120,10 @@ class Outline(NamedTuple):
 
 
 class Pattern(ABC):
-    """The interface between mixers and executors: which query sees which key, and what an executor may rely on.
+    """The interface between mixers and executors: which query sees which key, and which properties an executor may rely
+    on.
 
-    What it may rely on is False, or None, unless a pattern says otherwise: an executor then does the general thing.
+    Each property is False, or None, unless a pattern sets it: an executor then handles the general case.
 
     complete         every query is in one of the blocks
     static           a function of indices alone, which does not depend on the values of tensors
@@ -147,8 +148,8 @@ class Pattern(ABC):
         return length
 
     def after_memory(self, remembered: int) -> Pattern:
-        """Hook: returns the pattern of the same queries after so many remembered keys, all of which they see. Raises
-        ValueError where a pattern allows for none, which is the default."""
+        """Hook: returns the pattern of these queries with ``remembered`` more keys in front, all of which they see.
+        Raises ValueError where a pattern allows no such keys, which is the default."""
         if remembered:
             raise ValueError(f"a pattern of {type(self).__name__} sees no memory")
         return self
@@ -414,10 +415,10 @@ class Marked(Pattern):
 @dataclass(frozen=True)
 class Ordered(Pattern):
     """Keys that precede the query in an order of its row (the factorisation order of arXiv:1906.08237, section 2.2),
-    and, with ``itself``, those of its own place.
+    and, with ``itself``, the keys at its own place.
 
-    places (b, t): the place of each token in the order of its row, from 0. Tokens of one place see each other if
-    ``itself``. What is remembered comes before all of them.
+    places (b, t): the place of each token in the order of its row, from 0. Tokens at one place see each other if
+    ``itself`` is True. Remembered keys come before all of them.
     """
 
     complete = True

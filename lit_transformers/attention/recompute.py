@@ -90,7 +90,7 @@ def pieces_of(length: int, channels: int, device: torch.device, unit: int = 1) -
 
 
 class TensorSlice(NamedTuple):
-    """What a piece reads of each tensor in the group ``source``: all of it, or, of its last but one dimension,
+    """The part of each tensor in the group ``source`` that a piece reads: all of it, or, of the last but one dimension,
 
     rows    a stretch, possibly repeated
     chosen  the listed indices: (n,), or, for c blocks of each row of a tensor (b, h, s, k), (b c, h, n)
@@ -116,7 +116,7 @@ class TensorSlice(NamedTuple):
         return tensor
 
     def add(self, total: Tensor, gradient: Tensor) -> None:
-        """Adds the gradient of what was read to ``total``, a tensor from ``zeros_for``, where it was read."""
+        """Adds the gradient of the part that was read to this part of ``total``, a tensor from ``zeros_for``."""
         if self.rows is not None:
             self.rows.add(total, gradient)
         elif self.chosen is not None and self.chosen.dim() == 1:
@@ -166,11 +166,11 @@ def zeros_for(tensor: Tensor) -> Tensor:
 
 
 Cut = Mapping[str, TensorSlice]
-"""What a piece reads, by the name that its work knows it by."""
+"""The slices that a piece reads, by the names that its work expects."""
 
 
 def leaves_of(cut: Cut, tensors: Tensors) -> Tensors:
-    """Returns what a piece reads."""
+    """Returns the tensors that a piece reads."""
     return {name: tuple(part.read(tensor) for tensor in tensors[part.source]) for name, part in cut.items()}
 
 
@@ -223,8 +223,9 @@ class Pieces(torch.autograd.Function):
         needs_gradient = grouped([tensor.requires_grad for tensor in flat], sizes)
         merged: tuple[Tensor, ...] = ()
         ctx.graphs, states = {}, []
-        # The last piece reads the most where later rows see more. Done first, it leaves room that the others fit in;
-        # the other way round each outgrows what the one before it left, and at length 8,192 the heap doubles.
+        # Where later rows see more, the last piece reads the most. If it runs first, the others fit into the memory
+        # that it leaves. In the opposite order each piece outgrows the memory of the one before it, and at length 8,192
+        # the heap doubles.
         for number in reversed(range(len(cuts))):
             states.append(random_state(device) if random and not stored[number] else None)
             if stored[number]:
@@ -260,17 +261,18 @@ class Pieces(torch.autograd.Function):
 
 
 CarryingWork = Callable[[int, Tensors, Tensor], tuple[Tensor, Tensor]]
-"""Computes the output of piece ``number`` from the parts that it reads and from what the piece before it hands on, and
-what it hands on itself."""
+"""Computes the output of piece ``number`` and the tensor that it hands on, from the parts that it reads and the tensor
+that the piece before it hands on."""
 
 
 def carried(
     work: CarryingWork, cuts: Sequence[Cut], places: Sequence[Stretch], tensors: Tensors, start: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Returns the outputs of all pieces, each at its place in the last but one dimension, and what the last hands on.
+    """Returns the outputs of all pieces, each at its place in the last but one dimension, and the tensor that the last
+    one hands on.
 
-    Pieces are computed one after another, the first of them from ``start``. Only what is handed on is stored of each. A
-    single piece is computed directly. Several pieces have no second derivatives.
+    Pieces are computed one after another, the first of them from ``start``. Of each piece, only the tensor that it
+    hands on is stored. A single piece is computed directly. Several pieces have no second derivatives.
     """
     if len(cuts) == 1:
         return work(0, leaves_of(cuts[0], tensors), start)
@@ -280,8 +282,8 @@ def carried(
 
 
 class CarriedPieces(torch.autograd.Function):
-    """Saves the input tensors and what each piece hands on. Every tensor that gradients flow through must be among the
-    inputs, which are ``start`` and the groups of ``sizes`` one after another."""
+    """Saves the input tensors and the tensor that each piece hands on. Every tensor that gradients flow through must be
+    among the inputs, which are ``start`` and the groups of ``sizes`` one after another."""
 
     @staticmethod
     def forward(
@@ -348,8 +350,9 @@ def values_unread() -> Iterator[None]:
 
 
 def product(weights: Float[Tensor, "*b t s"], v: Float[Tensor, "*b s v"]) -> Float[Tensor, "*b t v"]:
-    """Returns weights @ v, for a piece that returns it, or adds to it what does not depend on its values. Where a piece
-    is computed again, the values are any numbers, and only the gradients are right."""
+    """Returns weights @ v, for a piece that returns this product, or its sum with terms that do not depend on the
+    values of the product. Where a piece is computed again, these values are arbitrary, and only the gradients are
+    right."""
     if VALUES_READ.here:
         return weights @ v
     unread: Callable[..., Tensor] = Unread.apply
@@ -386,7 +389,7 @@ def graph_of(
     tensors: Tensors,
     needs_gradient: Mapping[str, tuple[bool, ...]],
 ) -> PieceGraph:
-    """Computes the piece with gradients, on detached leaves of its own."""
+    """Computes the piece with gradients, on separate detached leaves."""
     leaves = {
         name: tuple(
             leaf.detach().requires_grad_(is_needed)
@@ -406,8 +409,8 @@ def add_gradients(
     others: tuple[Tensor, ...] = (),
     is_read_again: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Adds the gradients of what a piece read to ``totals``, which are None where none is needed, and returns those of
-    ``others``."""
+    """Adds the gradients of the tensors that a piece read to ``totals``, which are None where no gradient is needed.
+    Returns the gradients of ``others``."""
     learning = [
         (name, place, total)
         for name, part in cut.items()

@@ -44,8 +44,8 @@ class Relative(nn.Module, ABC):
     def by_segment(
         self, q: Float[Tensor, "b h t k"], segments: Int[Tensor, "b s"]
     ) -> tuple[Float[Tensor, "b h t n"], Float[Tensor, "b h s n"]] | None:
-        """Hook: returns channels of queries and of keys whose product, scaled as that of the others, is what segments
-        add to the score of each pair; None, the default, where they add nothing.
+        """Hook: returns channels of queries and of keys. Their product, scaled like the product of the other channels,
+        is the score that segments add for each pair. None, the default, where segments add no scores.
 
         segments (b, s): the number of each key's segment, from 0; the queries are the last t of them.
         """
@@ -63,8 +63,8 @@ class Relative(nn.Module, ABC):
         tables: tuple[Table, ...],
         scale: float,
     ) -> Float[Tensor, "#b h t s"] | None:
-        """Returns what is added to the scaled product of queries and keys, in a new tensor, which may be changed in
-        place; None for nothing.
+        """Returns the scores that are added to the scaled product of queries and keys, in a new tensor, which may be
+        changed in place; None for no scores.
 
         Row w of the tables is the distance w below that of the last query to the first key. There are t + s rows, or,
         where no later key is seen, s + 1: scores of later keys may then be any finite number.
@@ -88,7 +88,7 @@ class Relative(nn.Module, ABC):
         return False
 
     def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Table, ...]) -> Float[Tensor, "b h t k"] | None:
-        """Hook: returns what distances add to the output, or None, the default, if they add nothing."""
+        """Hook: returns the values that distances add to the output, or None, the default, if they add none."""
         return None
 
     @abstractmethod

@@ -1,5 +1,5 @@
-"""Memory that the blocks of one pass use one after another: the system would have to map what is allocated for each
-block anew, page by page."""
+"""Memory that the blocks of one pass use one after another: otherwise the system would have to map new memory for each
+block, page by page."""
 
 from __future__ import annotations
 

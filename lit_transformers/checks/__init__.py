@@ -1,1 +1,1 @@
-"""What is asked of parts, ours and those of plug-ins: the checks of check-plugin."""
+"""The requirements on parts, in this library and in plug-ins: the checks of check-plugin."""

@@ -1,4 +1,4 @@
-"""Checks of compressions, from outside: what they change, and whether a stopped run compresses alike."""
+"""Checks of compressions from outside: the weights that they change, and whether a stopped run compresses alike."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _finish(compression: Compression, task: Task) -> None:
 
 def _trained(case: CompressionConfig | None, stopped_after: int | None = None) -> dict[str, Tensor]:
     """Returns the weights of a small training that ends with a compression. stopped_after: the update after which task
-    and compression are built anew from what a checkpoint holds of them."""
+    and compression are built anew from their states in a checkpoint."""
     task = _task()
     compression = Compression() if case is None else case.build(task)
     compression.begin()

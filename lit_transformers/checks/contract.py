@@ -1,8 +1,9 @@
-"""The contract of parts from outside: what is checked of each config of a plug-in, as it is of those of this library.
+"""The contract of parts from outside: the checks of each config of a plug-in, which also hold for the configs of this
+library.
 
-A part is checked with its defaults, or where it has none with the configs that the plug-in lists as ``CASES``. What is
-checked of a part follows from its table: the modules beside this one hold the checks of networks, of what trains
-and compresses them, and of data.
+A part is checked with its defaults, or, where it has none, with the configs that the plug-in lists as ``CASES``. The
+table of a part determines its checks. The other modules of this package hold the checks of networks, objectives,
+training, decoding, compressions and data.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ERRORS = (RuntimeError, ValueError, ArithmeticError, IndexError, TypeError, Look
 
 
 class CheckedPart(NamedTuple):
-    """A config of a plug-in, what it may claim, and the checks of it."""
+    """A config of a plug-in, the claims that it makes, and the results of its checks."""
 
     config: type[Config]
     claims: str
@@ -40,7 +41,8 @@ class CheckedPart(NamedTuple):
 
 
 def require_contract(plugin: str) -> None:
-    """Checks every part of a plug-in, for a test of it. Raises AssertionError that lists what failed and why."""
+    """Checks every part of a plug-in, for a test of the plug-in. Raises AssertionError with the failed checks and their
+    reasons."""
     if failures := list(chain.from_iterable(part.failures for part in check_plugin(plugin))):
         raise AssertionError("\n".join(failures))
 

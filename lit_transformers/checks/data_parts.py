@@ -164,7 +164,7 @@ def _documents(corpus: Corpus, split: Split) -> list[tuple[str, Any]]:
 
 
 def opens_twice_alike(case: SourceConfig | ExamplesConfig | PairsConfig) -> str:
-    """Checks that a part gives the same content in every call, in whatever order it is read."""
+    """Checks that a part gives the same content in every call and in any order of reading."""
     with _global_randomness(0):
         first = _content(case)
     with _global_randomness(1):
@@ -184,7 +184,7 @@ def opens_twice_alike(case: SourceConfig | ExamplesConfig | PairsConfig) -> str:
 
 
 def splits_share_nothing(case: SourceConfig | ExamplesConfig | PairsConfig) -> str:
-    """Checks that what is measured was not trained on: no name, and not half of the items, are in training too."""
+    """Checks that no name of an evaluation split, and at most half of its items, are in training too."""
     content, shared = _content(case), list[int]()
     trained = content.items["train"]
     names, items = {name for name, _ in trained}, {item for _, item in trained}
@@ -333,7 +333,7 @@ def _symbols_fit(symbols: Any, vocabulary: Vocabulary, place: str) -> None:
 
 
 def examples_are_described(case: ExamplesConfig) -> str:
-    """Checks that symbols, lengths, labels and marks are what the description says."""
+    """Checks that symbols, lengths, labels and marks agree with the description."""
     description, longest = case.description, 0
     counts: dict[str, Counter[Any]] = {name: Counter() for name in description.label_columns}
     for split, items in _content(case).items.items():
@@ -454,8 +454,8 @@ def rows_of(batch: Any) -> list[tuple[Any, ...]]:
 
 
 def _without_padding(cell: Tensor, predicted: bool) -> list[Any]:
-    """Returns a row of a tensor up to the last number that is neither 0 nor below it; of what is ``predicted``, up to
-    the last one that is not IGNORED."""
+    """Returns a row of a tensor up to the last number above 0; if its numbers are ``predicted``, up to the last one
+    that is not IGNORED."""
     numbers = cell.reshape(len(cell), -1)
     is_real = numbers != IGNORED if predicted else numbers > 0
     places = is_real.any(dim=1).nonzero()
@@ -465,7 +465,7 @@ def _without_padding(cell: Tensor, predicted: bool) -> list[Any]:
 def batches_of_ranks(
     data: Data, ranks: int, split: Split, cursor: str = "", count: int = BATCHES
 ) -> list[tuple[str, list[Any]]]:
-    """Returns the batches that so many ranks read together, each as its cursor and its rows in the order of one
+    """Returns the batches that ``ranks`` ranks read together, each as its cursor and its rows in the order of one
     process. Raises Broken where ranks have other cursors."""
     reading = data.training() if split == "train" else data.evaluation(split)
     shares = [[*islice(reading._replace(rank=Shard(r, ranks)).batches(cursor), count)] for r in range(ranks)]
@@ -513,7 +513,8 @@ def batches_are_alike(case: DataConfig) -> str:
 
 
 def batches_are_described(case: DataConfig) -> str:
-    """Checks that symbols, lengths and labels are what the description says, which a checkpoint makes again."""
+    """Checks that symbols, lengths and labels agree with the description, and that a checkpoint restores the
+    description."""
     data = case.build()
     description = data.description
     if not isinstance(description, case.describes):
@@ -578,7 +579,7 @@ def seeds_order_training_alone(case: DataConfig) -> str:
 
 
 def ranks_share_batches(case: DataConfig) -> str:
-    """Checks that what ranks read together, of training and of validation, is what one process reads."""
+    """Checks that ranks together read the batches that one process reads, in training and in validation."""
     tried = [ranks for ranks in (2, 4) if not list(case.rank_conflicts(ranks))]
     for ranks in tried:
         for split in SPLITS[:2]:
@@ -618,7 +619,8 @@ Drawn = list[tuple[Any, ...]]
 
 
 def _rows_to_draw(count: int) -> tuple[PlainRow, PlainText, DenoisingSymbols]:
-    """Returns a row and a text of so many symbols from 1 to 40, some of them phrases, and what stands for others."""
+    """Returns a row and a text of ``count`` symbols from 1 to 40, some of them phrases, and the symbols of
+    denoising."""
     symbols = np.arange(1, 41)[np.random.default_rng(0).permutation(40)[:count]].astype(np.int64)
     allowed = np.ones(count, np.bool_)
     if count > 2:
@@ -632,7 +634,8 @@ def _rows_to_draw(count: int) -> tuple[PlainRow, PlainText, DenoisingSymbols]:
 
 
 def _drawn(case: Any, seed: int, count: int = LENGTH) -> tuple[Any, ...]:
-    """Returns what a part draws with a seed, of a row of so many symbols; a corruption in the epoch of that number."""
+    """Returns the draws of a part with a seed, from a row of ``count`` symbols; a corruption draws in the epoch
+    ``seed``."""
     chance = np.random.default_rng(seed)
     row, text, symbols = _rows_to_draw(count)
     match case:
@@ -647,7 +650,7 @@ def _drawn(case: Any, seed: int, count: int = LENGTH) -> tuple[Any, ...]:
 
 
 def _draws(case: Any, count: int | None = None) -> list[str]:
-    """Returns what a part draws with the first seeds, as text that compares."""
+    """Returns the draws of a part with the first DRAWS seeds, as texts, which can be compared."""
     count = _length(case) if count is None else count
     return [str([_plain(part) for part in _drawn(case, seed, count)]) for seed in range(DRAWS)]
 
@@ -672,7 +675,7 @@ def _length(case: Any) -> int:
 
 
 def draws_are_described(case: GeneratorConfig | NoiseConfig | CorruptionConfig) -> str:
-    """Checks that what is drawn has the lengths and symbols that the config says."""
+    """Checks that draws have the lengths and symbols that the config states."""
     length = _length(case)
     for seed in range(DRAWS):
         _require_described(case, _drawn(case, seed, length), length)
@@ -719,7 +722,7 @@ def _require_described(case: Any, drawn: tuple[Any, ...], length: int) -> None:
 
 
 def draws_follow_from_the_generator(case: GeneratorConfig | NoiseConfig | CorruptionConfig) -> str:
-    """Checks that what is drawn follows from the generator that is handed in, and differs with it."""
+    """Checks that draws follow from the generator that is passed in, and differ between generators."""
     with _global_randomness(0):
         first = _draws(case)
     with _global_randomness(1):

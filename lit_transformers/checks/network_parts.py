@@ -98,7 +98,8 @@ def modes_are_promised_or_refused(case: MixerConfig) -> str:
 
 
 def _networks(case: Config) -> Iterator[tuple[str, ModelConfig]]:
-    """Yields small models with a part in its place, by what they make of it. None where it is no part of a model."""
+    """Yields small models that hold a part, each after a name for its use of the part; none for a config that is no
+    part of a model."""
     small, reader = LanguageModelConfig(dim=DIM, heads=HEADS, depth=2), EncoderConfig(dim=DIM, heads=HEADS, depth=2)
     match case:
         case ModelConfig():
@@ -133,8 +134,8 @@ def _check_gates(network: ModelConfig, prefix: str) -> list[Gate]:
 
 
 def weights_tell_all(config: ModelConfig) -> str:
-    """Checks that a network that is built anew computes what another one does once it has its weights, as a run that
-    goes on from a checkpoint has to."""
+    """Checks that a newly built network computes the outputs of another one once it has the weights of that network. A
+    run that resumes from a checkpoint relies on this."""
     length = probe_length(config)
     probe = Probe(miniature(config, length), length)
     first, second = (probe.config.build(probe.data).double().eval() for _ in range(2))
@@ -185,8 +186,8 @@ def compare_flops(formula: float, counted: float, place: str) -> float:
 
 
 def _check_flops(case: MixerConfig) -> str:
-    """Compares formula and count for a row that is read in one pass, in each direction that the mixer promises, also
-    with adapters beside all of its maps that have a role."""
+    """Compares formula and count for a row that is read in one pass, in each direction that the mixer promises, without
+    adapters and with adapters on all of its maps that have a role."""
     worst, length = 0.0, 2 * SHORTEST
     for mode in ("causal", "bidirectional"):
         if mode not in case.promises().modes:
@@ -203,12 +204,12 @@ def _check_flops(case: MixerConfig) -> str:
 
 
 SMALL_STEP = 1e-4
-"""The largest change of a weight in an update that is to show what learns; a larger one would silence a ReLU."""
+"""The largest change of a weight in an update that shows which weights learn; a larger one would silence a ReLU."""
 ADAPTED = ", with adapters on its maps, whose FLOPs LinearMap.flops has"
 
 
 def adapt_maps(sublayer: nn.Module) -> int:
-    """Puts an adapter of low rank beside each map of a sublayer that has a role. Returns how many there are."""
+    """Puts an adapter of low rank on each map of a sublayer that has a role. Returns the number of these maps."""
     linears = [module for module in sublayer.modules() if isinstance(module, LinearMap)]
     for linear in linears:
         linear.adapter = LowRank(LowRankConfig(), linear)
@@ -239,7 +240,7 @@ def _check_network_flops(config: ModelConfig) -> str:
 
 
 def adds_nothing_at_its_start(config: ModelConfig) -> str:
-    """Checks that a network with adapters computes at its start what it does without them."""
+    """Checks that a network with adapters starts with the outputs of the network without them."""
     probe = Probe(miniature(config, SHORTEST), SHORTEST)
     network = probe.config.build(probe.data).double().eval()
     plain = probe.config.override({"adapter": None}).build(probe.data).double().eval()
@@ -327,9 +328,10 @@ def reads_longer_rows(case: EncodingConfig) -> str:
 def _finite_or_refused(
     compute: Callable[[], Tensor | None], refusals: tuple[type[Exception], ...], of: str, remedy: str
 ) -> str:
-    """Returns whether what is computed of rows four times as long as a part was built for is finite or refused.
+    """Returns whether the numbers computed from rows four times as long as a part was built for are finite or refused.
 
-    refusals: the errors that refuse it. of: what is computed, in words. Raises Broken with the remedy otherwise.
+    refusals: the errors that refuse such rows. of: the computed numbers, in words. Raises Broken with the remedy
+    otherwise.
     """
     longer = f"rows of {4 * SHORTEST} tokens, but it was built for {SHORTEST}"
     try:

@@ -45,7 +45,7 @@ from lit_transformers.training.config import TrainingConfig
 __all__ = ["checks"]
 
 TOLERANCE = 1e-6
-"""The largest difference between losses and outputs in float64 of what is computed in another order."""
+"""The largest difference in float64 between losses or outputs that are computed in different orders."""
 BEYOND_RANDOM_ROWS = ("longest", "longest_answer", "phrase_weight", "bleu_tokenizer", "rouge_tokenizer")
 """Fields that act on spans, phrases and texts, which random rows do not have."""
 
@@ -103,8 +103,8 @@ def with_head(case: HeadConfig) -> TaskConfig:
 
 
 def learns_with_another_loss(case: HeadConfig) -> str:
-    """Checks that a head that is added to an objective has a loss of its own there, under its name, that is weighted
-    and trains all that the head holds."""
+    """Checks that a head that is added to an objective has a separate loss there, under its name, that is weighted and
+    trains all parameters of the head."""
     objective = with_head(case)
     task, batch = _built(objective)
     name = case.name or case.kind
@@ -171,13 +171,13 @@ def trains_a_model(case: TaskConfig) -> str:
 
 
 def _chance(data: DataDescription) -> str:
-    """Returns the loss of who knows nothing, of a class or a symbol, to be shown beside a loss."""
+    """Returns a text with the loss of a uniform guess at a class or a symbol, which is shown next to a loss."""
     labels = data.labels if isinstance(data, LabelledDescription) else ClassLabels(count=VOCABULARY)
     return f"; chance of {labels.count} is {math.log(labels.count):.3g}" if isinstance(labels, ClassLabels) else ""
 
 
 def every_parameter_learns(case: TaskConfig) -> str:
-    """Checks that all that a task trains has a gradient, but for what its network says is unused."""
+    """Checks that all parameters that a task trains have a gradient, except those that its network lists as unused."""
     task, batch = _built(case)
     for _ in range(2):
         _loss(task, batch).backward()
@@ -248,7 +248,7 @@ def _gradient(task: Task, batches: list[Any]) -> list[Tensor]:
 
 
 def _padded(batch: Any, columns: int) -> Any:
-    """Returns a batch whose rows end in so many columns of padding."""
+    """Returns a batch whose rows have ``columns`` more columns of padding at their end."""
     values = batch._asdict()
     padded = {}
     for name, column in values.items():
@@ -287,7 +287,7 @@ def _rows(batch: Any, number: int) -> Any:
 
 
 def _measured(task: Task, batches: list[Any]) -> list[list[float]]:
-    """Returns what is measured of all documents together: the sums of each."""
+    """Returns the measures of all documents: a row of sums for each document."""
     task.eval().metric.reset()
     with torch.no_grad():
         for batch in batches:
@@ -344,7 +344,7 @@ def _other_labels(labels: Tensor) -> Tensor:
 
 
 def targets_are_not_read(case: TaskConfig) -> str:
-    """Checks that what the network says of a batch does not change with its targets or labels."""
+    """Checks that the outputs of the network for a batch do not change with the targets or labels of the batch."""
     task, batch = _built(case)
     other: Any
     if isinstance(batch, RowBatch):

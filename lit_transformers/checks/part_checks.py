@@ -1,4 +1,5 @@
-"""What the checks of parts from outside share: their shape, and other values for the fields of a config."""
+"""The common base of the checks of parts from outside: the type of checks, and other values for the fields of a
+config."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from lit_transformers.records.record import Gate
 __all__ = ["PartChecks", "changed", "is_written_and_read", "other_value", "require_effects"]
 
 PartChecks = Iterator[tuple[str, Callable[[], str | list[Gate]]]]
-"""The checks of a part by name. Each returns what it measured, or the results of gates, and raises Broken with what is
-wrong and the way out."""
+"""The checks of a part by name. Each returns its measurement, or the results of gates, and raises Broken with the fault
+and the remedy."""
 
 Part = TypeVar("Part", bound=Config)
 
@@ -76,8 +77,8 @@ def require_effects(
 ) -> str:
     """Raises Broken with the fields whose other value changes nothing.
 
-    alike: whether two configs give the same. of: what fields should change. but_for: those that are not tried.
-    together: a field may also act where another one has its other value.
+    alike: whether two configs give equal results. of: the results that fields should change, in words. but_for: fields
+    that are not tried. together: a field may also act where another one has its other value.
     """
     others = {name: part for name, part in changed(case) if name not in but_for}
 

@@ -1,4 +1,4 @@
-"""Checks of what trains and reads networks, from outside: optimizers, schedules, ways to decode."""
+"""Checks of optimizers, schedules and ways to decode from outside."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from lit_transformers.training.groups import ParameterGroupConfig, roles_of
 __all__ = ["checks"]
 
 TOLERANCE = 1e-6
-"""The largest difference between losses and outputs in float64 of what is computed in another order."""
+"""The largest difference in float64 between losses or outputs that are computed in different orders."""
 STEPS, WARMUP, LAYERS = 6, 3, 3
 BUDGETS = (1, 2, 10, 1000)
 """Numbers of updates that schedules are tried with."""
@@ -72,15 +72,16 @@ def checks(case: Config) -> PartChecks:
 
 
 def _trainings_alike(field: str, part: Config, case: Config) -> bool:
-    """Whether two optimizers or schedules train a small language model alike, which has layers to be told apart."""
+    """Whether two optimizers or schedules train a small language model alike. It has several layers, which they may
+    treat differently."""
     base = RunConfig.from_dict({"model": {"kind": "language_model", "dim": DIM, "heads": HEADS, "depth": LAYERS}})
     steps = {"training.steps": 2 * STEPS, "training.device": "cpu"}
     return changes_nothing(*(base.override(steps | {f"training.{field}": one}) for one in (part, case)))
 
 
 def _network(groups: Sequence[ParameterGroupConfig] = ()) -> Task:
-    """Builds a small language model of several layers, in float64, of which one bias is frozen, and others are those of
-    each head; what starts as zeros, which no decay would change, is drawn."""
+    """Builds a small language model of several layers, in float64. One of its biases is frozen, and others are vectors
+    of each head. Parameters that start as zeros, which no decay would change, are drawn."""
     model = LanguageModelConfig(dim=DIM, heads=HEADS, depth=LAYERS, mixer=AttentionConfig(encoding=XLConfig()))
     data = LanguageDescription.for_probe(Vocabulary(size=VOCABULARY, boundary=0, unit="byte", byte_lengths=None), 12)
     with seeded():
@@ -108,7 +109,8 @@ def _weights(task: Task) -> list[Tensor]:
 
 
 def every_parameter_is_stepped(case: OptimizerConfig) -> str:
-    """Checks that all that requires a gradient is in one group and changes, and that what is frozen stays."""
+    """Checks that each parameter that requires a gradient is in one group and changes, and that frozen ones do not
+    change."""
     network = _network()
     optimizer, before = case.build(network), _weights(network)
     in_groups = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
@@ -148,7 +150,7 @@ def learning_rate_has_a_hold(case: OptimizerConfig) -> str:
 
 
 def vectors_are_not_decayed(case: OptimizerConfig) -> str:
-    """Checks that without gradients biases and norms stay as they are, whatever becomes of matrices."""
+    """Checks that without gradients biases and norms do not change; matrices may change."""
     network = _network()
     optimizer, before = case.build(network), _weights(network)
     _step(network, optimizer, scale=0.0)
@@ -208,7 +210,7 @@ def stays_finite(case: OptimizerConfig) -> str:
 
 
 def goes_on_as_if_never_stopped(case: OptimizerConfig) -> str:
-    """Checks that training that goes on from a checkpoint gives the weights of one that was never stopped."""
+    """Checks that training that resumes from a checkpoint gives the weights of training that never stopped."""
     network = _network()
     optimizer = case.build(network)
     for number in range(STEPS):
@@ -297,7 +299,7 @@ def ends_at_its_limit(case: DecodingConfig) -> str:
 
 
 def cache_changes_nothing(case: DecodingConfig) -> str:
-    """Checks that what is read symbol by symbol is what is read anew for every symbol."""
+    """Checks that reading with a cache, symbol by symbol, gives the output of reading all symbols anew for each one."""
     network, source, mask = _decoder()
     outputs = [decode(network, source, mask, case.override({"cache": c, "extra": 3}), 0).symbols for c in (True, False)]
     if outputs[0] != outputs[1]:
@@ -306,7 +308,7 @@ def cache_changes_nothing(case: DecodingConfig) -> str:
 
 
 def decodes_twice_alike(case: DecodingConfig) -> str:
-    """Checks that an output is the same in every call, whatever was drawn before."""
+    """Checks that an output is the same in every call, independent of earlier random numbers."""
     network, source, mask = _decoder()
     outputs = []
     for _ in range(2):

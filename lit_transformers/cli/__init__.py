@@ -1,1 +1,1 @@
-"""What the commands share: options, help, progress, printed configs, and the console."""
+"""The common parts of the commands: options, help, progress, printed configs, and the console."""

@@ -46,7 +46,8 @@ class ChosenLoggers(NamedTuple):
 
 
 def callback_assignments(specifications: Iterable[str]) -> list[str]:
-    """Returns what ``--set`` is given for callbacks: nothing, or all of them as training.callbacks.
+    """Returns the assignments that ``--set`` would take for callbacks: none, or one of all callbacks to
+    training.callbacks.
 
     Raises ConfigError where arguments are no mapping in YAML.
     """
@@ -64,8 +65,8 @@ def callback_assignments(specifications: Iterable[str]) -> list[str]:
 
 
 def chosen_loggers(names: Iterable[str] | None, wandb: WandbMode = "disabled") -> ChosenLoggers:
-    """Returns what ``--logger`` and ``--wandb`` ask for; ``--logger wandb`` is ``--wandb offline``. Raises ConfigError
-    for a logger that is not known or not installed."""
+    """Returns the loggers that ``--logger`` and ``--wandb`` choose; ``--logger wandb`` is ``--wandb offline``. Raises
+    ConfigError for a logger that is not known or not installed."""
     chosen = dict.fromkeys(names or ())
     for name in chosen:
         if name not in LOGGERS:

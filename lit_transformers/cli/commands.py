@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["complain", "message_of", "run_command"]
 
 OWN = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports", "claims", "docs")
-"""Packages whose ValueErrors are about what was typed; others are faults, which keep their traceback."""
+"""Packages whose ValueErrors are about the typed input; those of others are faults, which keep their traceback."""
 
 
 NO_UTF_8 = re.compile("[^\\s\"']*[\udc80-\udcff][^\\s\"']*")
@@ -44,8 +44,8 @@ def run_command(program: Program, arguments: Sequence[str] | None = None) -> int
 
 
 def message_of(error: ValueError | OSError) -> str | None:
-    """Returns the line that a command prints of an error which what was typed, a file or the machine has caused; None
-    for one that is a fault of the program."""
+    """Returns the line that a command prints for an error that the typed input, a file or the machine has caused; None
+    for a fault of the program."""
     from lit_transformers.config import shortened
 
     if isinstance(error, UnicodeEncodeError) and (path := NO_UTF_8.search(error.object)):

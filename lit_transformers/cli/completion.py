@@ -1,4 +1,4 @@
-"""What a shell completes of the arguments of a command."""
+"""The completion of arguments of a command in a shell."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ __all__ = ["completed_from"]
 
 
 def completed_from(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Returns what completes an argument from names, which are listed only when a shell asks: those that begin with
-    what is typed, in their order."""
+    """Returns a function that completes an argument by the names that begin with the typed text, in their order.
+    ``names`` is called only when a shell requests a completion."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names() if name.startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""The console of commands, which outlives its reader: ``run | head`` ends what is shown, and nothing else."""
+"""The console of commands, which outlives its reader: ``run | head`` ends the output, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ __all__ = ["SteadyConsole"]
 
 
 class SteadyConsole(Console):
-    """A console that goes on in silence when nobody reads it any more, and says so on standard error."""
+    """A console that becomes silent when nobody reads it any more, lets the work continue, and says so on standard
+    error."""
 
     def on_broken_pipe(self) -> None:
         """Is called by rich, which would end the process, and with it the runs that it does."""

@@ -1,4 +1,4 @@
-"""The table of what was checked of the parts of a plug-in."""
+"""The table of the checks of the parts of a plug-in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["contract_view"]
 
 
 def contract_view(parts: Iterable[CheckedPart]) -> Group:
-    """Returns a table for each part, headed by its kind and what it may claim: each check, and what it measured."""
+    """Returns a table for each part, headed by its kind and its claims, with a row for each check and its
+    measurement."""
     tables: list[Text | Table] = []
     for part in parts:
         title = Text(f"{part.config.kind} ({part.config.__name__})", style="bold")

@@ -27,7 +27,7 @@ def without_plugins() -> str:
 
 
 def _plugin_option(load: bool, only_reads: bool) -> Any:
-    """Returns the option, which typer makes as that of a command without a function of its own."""
+    """Returns the option. Typer makes options only as parameters of a command, here of one that does nothing."""
 
     def enter(names: list[str] | None) -> None:
         leave_out_project(only_reads)

@@ -66,8 +66,8 @@ def _defaults(target: str, matches: Mapping[str, type[Config]]) -> tuple[str, Co
 
 
 def print_config(config: Config | type[Config], path: str, name: str) -> None:
-    """Prints a config as commented YAML, below its path in a run's config; of a class, what has no default is left for
-    the reader to fill in."""
+    """Prints a config as commented YAML, below its path in a run's config. For a class, fields without a default are
+    left for the reader to fill in."""
     from lit_transformers.cli.commented_config import INDENT, SCHEMA_FILE, commented_lines
     from lit_transformers.runs import RunConfig
 

@@ -22,7 +22,8 @@ def is_script(package: str) -> bool:
 
 
 def program_name(package: str) -> str:
-    """Returns what was typed to start the command of a package, for its help and for the shell's completion."""
+    """Returns the words that were typed to start the command of a package, for its help and for the shell's
+    completion."""
     return _script(package) if is_script(package) else f"python -m {package}"
 
 

@@ -98,7 +98,7 @@ def attempt(
     receive: Callable[[Sequence[NumberPoint]], bool],
     threads: int | None = None,
 ) -> tuple[CommandEnd, Numbers]:
-    """Runs the command in its working folder below a directory, and returns how it ended and what it has left.
+    """Runs the command in its working folder below a directory. Returns its end and the numbers that it has left.
 
     receive: gets new points, and returns whether the command shall end. threads: the number of threads that numeric
     libraries of the command may use; None to leave the environment as it is. Raises CommandFailedError, ConfigError.
@@ -122,7 +122,7 @@ def attempt(
     output, errors = directory / COMMAND_OUTPUT, directory / COMMAND_ERRORS
     numbers = Numbers(config)
     written_file = config.values.written_file
-    if resumed:  # the numbers of earlier attempts, which this one goes on from
+    if resumed:  # the numbers of earlier attempts, from which this one resumes
         _read_lines(output, numbers)
     else:
         output.unlink(missing_ok=True)
@@ -208,7 +208,8 @@ def _chosen(points: Sequence[NumberPoint], choice: str | int) -> NumberPoint:
 
 
 def _missing(name: str, numbers: Numbers) -> str:
-    """Returns why there is no result: what was read in its place, or the lines in which nothing was."""
+    """Returns the reason why a number has no value, with the names of the numbers that were read, or, if none was, the
+    forms of the lines."""
     if numbers.names:
         return f"{name} never appeared; the numbers that did are {', '.join(sorted(numbers.names)[:12])}"
     forms = " | ".join(numbers.forms) or "none"
@@ -217,7 +218,7 @@ def _missing(name: str, numbers: Numbers) -> str:
 
 
 def _read_lines(path: Path, numbers: Numbers) -> None:
-    """Adds the numbers in what earlier attempts have printed."""
+    """Adds the numbers that earlier attempts have printed."""
     if path.exists() and numbers.config.values.written_file is None:
         with path.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 Budget = Literal["parameters", "tokens", "flops"]
-"""What arms may be matched on by a number that a command prints."""
+"""The quantities on which arms may be matched by a number that a command prints."""
 
 RESERVED = {
     "seed": "the seed of the run",
@@ -38,7 +38,7 @@ RESERVED = {
     "resume_from": "the working folder that an earlier attempt has left, empty at the first one",
     "python": "the Python that runs this suite",
 }
-"""The placeholders that are no parameters, and what each stands for."""
+"""The placeholders that are no parameters, and the meaning of each."""
 
 CHOICES = ("last", "first", "lowest", "highest")
 """Which of the values of a metric over steps is the result of a run, where it is not that of one step."""
@@ -62,7 +62,7 @@ class SourceFolderConfig(Config):
 
 
 class MeasuredSplitConfig(Config):
-    """Which split the command measures: what its placeholder {split} stands for."""
+    """The split that the command measures: the value of its placeholder {split}."""
 
     split: Literal["validation", "test"] = "validation"
 
@@ -82,7 +82,7 @@ class CommandDataConfig(Config):
 class CommandTrainingConfig(Config):
     """The budget of a run, and where it is spent.
 
-    steps: what the placeholder {steps} stands for; None for a command without it. device: "auto" gives each run a CUDA
+    steps: the value of the placeholder {steps}; None for a command without it. device: "auto" gives each run a CUDA
     device where there are any; "cpu" gives none.
     """
 
@@ -99,8 +99,8 @@ class CommandRunConfig(Config):
     the values over steps is the result: "last", "first", "lowest", "highest", or the one at a step, by metric.
     environment: variables, which may hold placeholders. files: texts that are written into the working folder before
     the command starts, by path. shell: whether a shell reads the command; values are quoted for it.
-    resume: what a run that was stopped begins with: "folder", its old working folder, by {resume_from} and by the
-    variable LIT_RESUME_FROM, or "anew", a fresh one.
+    resume: the working folder in which a stopped run starts again: "folder", its old one, whose path is in
+    {resume_from} and in the variable LIT_RESUME_FROM, or "anew", a fresh one.
     budgets: the names of numbers that the command prints, by the budget that they state: {"parameters": "n_params"}.
     short: overrides that make a run short, for gates and for measurements of budgets: {"training.steps": 5}.
     repeats_within: how far the metrics of two runs with the same seed may differ.

@@ -38,7 +38,7 @@ from lit_transformers.training.stopping import Interrupted, ProcessKilled, Stop
 __all__ = ["fit"]
 
 SPENT = "spent.json"
-"""The seconds that earlier attempts took which this one goes on from."""
+"""The file with the seconds that the earlier attempts of a resumed run took."""
 REPORT_SECONDS = 0.2
 FREE = ("search", "short", "budgets", "repeats_within", "resume", "folder.path", "training.device")
 """The fields in which a config may differ from the one that its folder holds."""
@@ -142,7 +142,7 @@ class _Follower:
 def _results(
     config: CommandRunConfig, directory: Path, end: CommandEnd, numbers: Numbers, follower: _Follower
 ) -> Results:
-    """Returns what a run has measured. Raises Interrupted, Pruned, Diverged, ProcessKilled and CommandFailedError."""
+    """Returns the results of a run. Raises Interrupted, Pruned, Diverged, ProcessKilled and CommandFailedError."""
     earlier = _spent(directory) if config.resume == "folder" else 0.0
     seconds = earlier + end.seconds
     was_killed = end.status in KILLED and end.stopped_by is None
@@ -182,7 +182,7 @@ def _protocol(config: CommandRunConfig) -> dict[str, Plain]:
 
 
 def _measurement(config: CommandRunConfig) -> Measurement | None:
-    """Returns what the metrics are measured on, where the config says which split that is."""
+    """Returns the measurement of the metrics, with their split; None where the config states no split."""
     if config.data.evaluation is None:
         return None
     measures = {name: Measure("run", goal) for name, goal in config.metrics.items()}

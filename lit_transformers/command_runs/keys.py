@@ -1,5 +1,5 @@
-"""The keys of runs of commands. They cover what changes a run's numbers: the config, the content of the source folder
-and of the data files, and the code of the suite by which numbers are read.
+"""The keys of runs of commands. They cover the inputs that change a run's numbers: the config, the content of the
+source folder and of the data files, and the code of the suite by which numbers are read.
 
 Programs and packages that the command uses from elsewhere are not covered, and neither are variables of the environment
 that the config does not set.
@@ -21,7 +21,7 @@ FREE = ("search", "short", "budgets", "repeats_within", "resume")
 
 
 def run_key(config: CommandRunConfig) -> str:
-    """Returns the key of a run: a hash of its config, of what lies in its folder and of its data. Raises ConfigError
+    """Returns the key of a run: a hash of its config, of the content of its folder and of its data. Raises ConfigError
     for a folder or a file that is not there."""
     plain = {name: value for name, value in config.to_dict().items() if name not in FREE}
     if config.folder is not None:

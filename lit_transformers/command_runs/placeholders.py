@@ -1,7 +1,7 @@
 """Placeholders such as ``{lr}`` in the words of a command, in environment variables and in files.
 
-A value is put in place of a placeholder within its word. A word never becomes several by what a value holds, and no
-shell reads it, unless the command is for a shell: then each value is quoted.
+A value replaces a placeholder within its word. No content of a value splits a word into several, and no shell reads it,
+unless the command is for a shell: then each value is quoted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def filled_words(words: Iterable[str], values: Mapping[str, Plain]) -> list[str]
 
 
 def filled_shell_line(line: str, values: Mapping[str, Plain]) -> str:
-    """Returns a line for a shell with values in place of placeholders, each quoted as a word of its own."""
+    """Returns a line for a shell with values in place of placeholders, each quoted as a separate word."""
 
     def quoted(match: re.Match[str]) -> str:
         if match["literal"]:

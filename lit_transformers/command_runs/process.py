@@ -1,8 +1,8 @@
 """The process of a command: its start, its output, and its end with all processes that it has started.
 
-The command and what it starts are a group of processes. A guard, a shell that does nothing, leads the group and holds
-the end of a pipe whose other end this process has: when this process is gone, however it went, the guard kills the
-group. So no command outlives the worker that has started it.
+The command and the processes that it starts are one group of processes. A guard, a shell that does nothing, leads the
+group and holds the end of a pipe whose other end this process has: when this process is gone, however it went, the
+guard kills the group. So no command outlives the worker that has started it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from lit_transformers.machine.memory import memory_of_tree
 __all__ = ["KILLED", "CommandEnd", "CommandFailedError", "run_command_line", "tail_of"]
 
 GUARD = 'trap "" TERM INT HUP; read -r _; kill -s KILL -- "-$$"'
-"""What the guard does: it waits for the end of its input, and kills its group and thus itself."""
+"""The script of the guard: it waits for the end of its input, and kills its group and thus itself."""
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """The statuses of a command that the system has killed, most likely out of memory, and of a shell whose command was."""
 TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 NOTICE_SECONDS = 1.0
 """How long after such an end this process may learn that it was to stop, too."""
 STOP_SECONDS = 30.0
-"""How long a command may take to end that is asked to by SIGTERM, before it is killed."""
+"""How long a command may take to end after SIGTERM, before it is killed."""
 LOOK_SECONDS = 0.1
 MEMORY_SECONDS = 0.2
 LONGEST_LINE = 1 << 20
@@ -43,9 +43,9 @@ class CommandFailedError(RuntimeError):
 
 
 class CommandEnd(NamedTuple):
-    """How a command ended: its exit status, negative the number of a signal; whether it was asked to stop, by whom:
-    "signal" or "caller"; how long it ran, in seconds; and the most memory that it and what it started were seen to hold
-    together, in bytes."""
+    """How a command ended: its exit status, negative the number of a signal; who requested its stop, "signal",
+    "caller", or None; how long it ran, in seconds; and the most memory that it and the processes that it started were
+    seen to hold together, in bytes."""
 
     status: int
     stopped_by: str | None
@@ -65,8 +65,8 @@ def run_command_line(
     """Runs a program to its end. Its standard output and its errors are added to two files.
 
     receive: gets each line of output as it comes, and returns whether the command shall end. stopping: whether this
-    process was asked to stop, whereupon the command is asked to, and killed after STOP_SECONDS. Raises
-    CommandFailedError where the program cannot be started.
+    process is to stop. The command then gets SIGTERM, and is killed after STOP_SECONDS. Raises CommandFailedError where
+    the program cannot be started.
     """
     started = time.monotonic()
     guard = subprocess.Popen(

@@ -46,7 +46,7 @@ def _fit(
 
 
 def _preload() -> None:
-    """Imports what runs need, once for all processes that are forked from this one."""
+    """Imports the modules that runs need, once for all processes that are forked from this one."""
     import lit_transformers.command_runs.fit  # noqa: F401
 
 

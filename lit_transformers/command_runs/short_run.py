@@ -1,4 +1,4 @@
-"""What is known of a command before its study is run: by runs that its config makes short, in folders of their own."""
+"""Short runs of a command, in separate folders: they show its costs and its faults before its study is run."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ MEASURED: Mapping[str, Measure] = (
     | maximized("steps_per_second", per="step")
     | minimized("peak_memory_bytes", per="run")
 )
-"""What every run measures of its time and memory, by its name below ``measured/``."""
+"""The measures of time and memory that every run has, by their names below ``measured/``."""
 PROBE_STEPS = 10
 """The steps of the shorter one of two runs that time a step, where ``short`` states no number."""
 
 
 class CommandCost(NamedTuple):
-    """The cost of a run as far as its command states it in a short run (``budgets``); None for what it does not."""
+    """The cost of a run as far as its command states it in a short run (``budgets``); the other fields are None."""
 
     parameters: int | None
     embedding_parameters: None
@@ -61,7 +61,8 @@ class CommandStepTime(NamedTuple):
 
 
 class ShortRun(NamedTuple):
-    """What a short run has left: its results, or why it has none; and how long it took and what it held."""
+    """The outcome of a short run: its results, or the reason why it has none; its duration in seconds, and its peak
+    memory."""
 
     results: dict[str, float]
     fault: str | None
@@ -170,7 +171,7 @@ def protocol_notes(config: CommandRunConfig) -> list[str]:
 
 @lru_cache(maxsize=64)
 def short_run(config: CommandRunConfig) -> ShortRun:
-    """Runs a command as its config has it, in a folder that is removed, once for all that is asked of the config."""
+    """Runs a command as its config states, in a temporary folder, and caches the outcome by the config."""
     with tempfile.TemporaryDirectory(prefix="lit-command-") as folder:
         end, numbers = attempt(config, Path(folder), lambda: False, lambda points: False, threads=1)
         try:

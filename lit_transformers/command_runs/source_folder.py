@@ -21,12 +21,12 @@ IGNORED = (
     *("*.log", "*.out", "*~"),
     *("runs", "wandb", "mlruns", "lightning_logs", "outputs", "multirun", "studies"),
 )
-"""What is no part of a source folder: what begins with a full stop (version control, caches, environments), what
-programs make of the code, logs, and the folders that runs and trackers write to."""
+"""Patterns of names that are no part of a source folder: names that begin with a full stop (version control, caches,
+environments), files that programs make from the code, logs, and the folders that runs and trackers write to."""
 STUDY = b"ABLATION = Ablation("
 """A file that holds this is a study, which may gain seeds and arms while runs of it stay valid."""
 LEDGER = ("ledger.db", "folder.id")
-"""What lies in a folder of runs before its first run does."""
+"""The files in a folder of runs before its first run."""
 MEBIBYTE = 1 << 20
 BLOCK = 1 << 20
 
@@ -138,7 +138,7 @@ def _is_ignored(path: Path, patterns: tuple[str, ...]) -> bool:
 
 
 def _holds_runs(folder: Path) -> bool:
-    """Whether a folder is one of runs, whatever it is called, or that of a run."""
+    """Whether a folder is the folder of a run, or holds runs. Its name does not matter."""
     marks = (RUN, *LEDGER, f"*/{RUN}", "studies/*/plan.json", "studies/*/plans")
     return any(True for mark in marks for _ in folder.glob(mark))
 
@@ -159,7 +159,7 @@ def _hash(file: Path) -> str:
 
 
 def _too_large(root: Path, folder: SourceFolderConfig) -> ConfigError:
-    """Returns the error of a source folder above its limit, with what takes the most room directly in it."""
+    """Returns the error of a source folder above its limit, with the largest file or folder directly in it."""
     sizes: dict[str, int] = {}
     for entry in _walk(root, folder):
         head = Path(entry.path).parts[0]

@@ -31,7 +31,7 @@ GROUP = "value"
 
 
 class UnreadableValuesError(ValueError):
-    """What a command has left cannot be read as its config says; the message gives the place."""
+    """The values of a command cannot be read as its config states; the message gives the place."""
 
 
 class NumberLine(NamedTuple):
@@ -70,7 +70,7 @@ class ValuesConfig(Config, ABC):
                     yield numbers
 
     def printed_names(self, wanted: Sequence[str]) -> list[str]:
-        """Returns the names under which a command prints what is called ``wanted`` in a record."""
+        """Returns the names under which a command prints the numbers that a record calls ``wanted``."""
         printed = {name: original for original, name in self.names.items()}
         return [printed.get(name, name) for name in wanted]
 
@@ -144,7 +144,7 @@ class PatternConfig(ValuesConfig, kind="pattern"):
 class CsvConfig(ValuesConfig, kind="csv"):
     """A table of comma-separated values that the command writes, with a column for each number and a line of names.
 
-    file: its path in the working folder. separator: what stands between the columns.
+    file: its path in the working folder. separator: the character between the columns.
     """
 
     file: str

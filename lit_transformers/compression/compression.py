@@ -1,4 +1,4 @@
-"""The base of compressions: what each changes of the matrices of a network, and when."""
+"""The base of compressions: how each changes the matrices of a network, and when."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CompressionConfig(Config, ABC):
     learns: ClassVar[bool] = False
     """Whether the compression learns in training, so that a run of no steps has none."""
     changes_passes: ClassVar[bool] = False
-    """Whether it changes what a forward pass does, next to the weights."""
+    """Whether it changes the forward pass itself, besides the weights."""
 
     parameters: tuple[str, ...] = ("network",)
 
@@ -95,18 +95,18 @@ class Compression:
         """Hook: acts after the optimizer's step."""
 
     def calibrate(self, task: Any, batches: Iterable[Any]) -> None:
-        """Hook: measures, before ``finish``, what the compression depends on. task: in evaluation mode. batches: of
-        training, on its device."""
+        """Hook: measures, before ``finish``, the statistics that the compression depends on. task: in evaluation mode.
+        batches: of training, on its device."""
 
     def finish(self) -> None:
         """Hook: acts after the last update, before the network is measured and stored."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Hook: returns what training needs to resume."""
+        """Hook: returns the state that training needs to resume."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Hook: restores what ``state_dict`` returned."""
+        """Hook: restores a state that ``state_dict`` returned."""
 
 
 def matrices_of(task: nn.Module, roles: Iterable[str]) -> dict[str, nn.Parameter]:

@@ -1,7 +1,7 @@
 """Decodes the outputs of an encoder-decoder: greedy, sampling, and beam search, for all rows of a batch at once.
 
-The loops use only the decoder and its state, without a cache of their own. Rows that have ended are removed from the
-batch, many at a time.
+The loops use only the decoder and its state, without a separate cache. Rows that have ended are removed from the batch,
+many at a time.
 """
 
 from __future__ import annotations

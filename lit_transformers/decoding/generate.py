@@ -1,4 +1,4 @@
-"""Generates text from a language model by sampling or beam search. Reads model(x, state) without a cache of its own."""
+"""Generates text from a language model by sampling or beam search. Reads model(x, state) without a separate cache."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def allowed(logits: Float[Tensor, "*n v"], forbidden: int | None) -> Float[Tenso
 
 
 class TextReader(Reader):
-    """Runs a language model on hypotheses of what follows a prompt, which is read once for all of them.
+    """Runs a language model on hypotheses of the text after a prompt, which is read once for all of them.
 
-    A text has no end of its own: ``boundary`` is what is forbidden in it, or no symbol of the vocabulary.
+    A text has no symbol at its end: ``boundary`` is the forbidden symbol, or -1, which is no symbol of the vocabulary.
     """
 
     def __init__(

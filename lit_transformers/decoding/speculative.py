@@ -31,13 +31,13 @@ from lit_transformers.models.tokens import TokenEmbedding
 AGAIN = 16
 """The most symbols of a text that are read again together with new drafts, where a state cannot be cut."""
 BEYOND_REACH = (LengthError, PositionError)
-"""What networks raise for texts that are longer than their weights reach."""
+"""The errors of networks for texts that are longer than their weights reach."""
 
 
 @dataclass
 class Acceptance:
     """Counts of the passes of the large model, and of the symbols that were drafted and accepted. Each pass adds one
-    symbol of its own to those that it accepts."""
+    symbol of the large model to the accepted ones."""
 
     passes: int = 0
     drafted: int = 0
@@ -114,7 +114,7 @@ class TextStates:
         return allowed(self.model.tokens.log_probabilities(hidden), self.forbidden)
 
     def log_probabilities_in_reach(self, text: Int[Tensor, " t"], count: int) -> Float[Tensor, "n v"]:
-        """Returns what ``log_probabilities`` returns, without the last symbols if the text is longer than the weights
+        """Returns the result of ``log_probabilities``, without the last symbols if the text is longer than the weights
         reach. Raises LengthError or PositionError if the first of the ``count`` symbols is out of reach too."""
         try:
             return self.log_probabilities(text, count)
@@ -157,8 +157,8 @@ def speculate(
     draws: Draws | None = None,
     boundary: int | None = None,
 ) -> Iterator[int]:
-    """Yields ``length`` symbols after the prompt, with the distribution of ``sample`` for ``model``, whatever the draft
-    is. Both networks have the same vocabulary, and all settings of ``config`` apply to both.
+    """Yields ``length`` symbols after the prompt, with the distribution of ``sample`` for ``model``, independent of the
+    draft. Both networks have the same vocabulary, and all settings of ``config`` apply to both.
 
     At temperature 0 these are the symbols of ``sample``, unless the two likeliest differ by less than rounding: a
     network that reads several symbols at once sums in another order. The model must stream, and its memory must hold

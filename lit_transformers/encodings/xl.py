@@ -122,8 +122,8 @@ class RelativeSegments(nn.Module):
     def forward(
         self, q: Float[Tensor, "b h t k"], segments: Int[Tensor, "b s"]
     ) -> tuple[Float[Tensor, "b h t n"], Float[Tensor, "b h s n"]]:
-        """Returns the channels of ``Relative.by_segment``: a key has 1 in that of its segment, and a query in each what
-        it scores a key of that segment with."""
+        """Returns the channels of ``Relative.by_segment``, one for each segment: a key has 1 in the channel of its
+        segment, and a query has in each channel its score for a key of that segment."""
         keys = F.one_hot(segments, self.count).to(q.dtype)[:, None]
         own = keys[:, :, -q.size(2) :]
         same, other = (self.bias(q) @ self.weight.to(q.dtype).transpose(0, 1).mT).split(1, dim=-1)

@@ -1,10 +1,10 @@
 """ModernBERT (arXiv:2412.13663) as a table, as transformers 5 names its fields and tensors.
 
 Norms without biases stand before sublayers, after embeddings and after the last layer, and none before the first
-attention. One in so many layers sees the whole row, the others a window, and the two have rotary positions of different
-wavelengths. In training, dropout differs: here the rate of embeddings is that of what each sublayer adds as well, where
-ModernBERT drops what attention adds by the rate of its weights, and nothing that the feed-forward adds. Its releases
-drop nothing.
+attention. Every n-th layer sees the whole row, the others a window, and the two kinds of layers have rotary positions
+of different wavelengths. In training, dropout differs: here the rate of the embeddings also applies to the outputs of
+all sublayers, whereas ModernBERT drops the outputs of attention at the rate of the attention weights, and no outputs of
+the feed-forward. Its releases drop nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEPTH, CYCLE = 22, 3
 
 
 def _types(every: int, depth: int) -> list[str]:
-    """Returns what transformers calls the layers of a network of which one in so many, from the first on, sees all."""
+    """Returns the types of layers, as transformers names them, if every n-th layer, from the first on, sees all."""
     return ["sliding_attention" if layer % every else "full_attention" for layer in range(depth)]
 
 

@@ -24,4 +24,4 @@ REFUSED = {
     "positions are axial",
     "t5": "its norms subtract no mean and have no bias",
 }
-"""Architectures that others would expect here, and what they have that no part of this suite has."""
+"""Architectures that users would expect here, and their properties that no part of this suite has."""

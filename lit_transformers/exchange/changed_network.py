@@ -1,9 +1,10 @@
 """Makes weights of a network the start of another one: with another mixer, for longer rows.
 
-As a pretrained encoder becomes Longformer (arXiv:2004.05150, section 5): what both networks have is copied, the table
-of positions is repeated up to the new length, and projections of global tokens start as those of all tokens
-(section 3.1). Whatever else is new starts anew, and each such part is named. What shares queries and keys keeps the
-queries alone, so that it has to learn anew whom to attend to, unlike a window or blocks.
+A pretrained encoder becomes Longformer in this way (arXiv:2004.05150, section 5): weights that both networks have are
+copied, the table of positions is repeated up to the new length, and projections of global tokens start as copies of the
+projections of all tokens (section 3.1). All other new parts start anew, and each of them is named. A mixer that shares
+queries and keys takes over the queries alone, so it has to learn anew whom to attend to. Mixers with a window or blocks
+do not.
 """
 
 from __future__ import annotations
@@ -60,11 +61,11 @@ def convert_weights(
     """Writes ``directory``, as an import does, with the weights of ``source`` for a network with changes.
 
     source: the folder of an import, or the checkpoint of a run. changes: values at paths of a run's config, all below
-    ``model``; of another kind of mixer, what both kinds have and no value is given for stays as it is. length: the
-    longest row of the new network; None for that of the table of positions. seed: of the weights that start anew.
-    Adapters of linear maps are merged into their maps if the new network has other adapters or none.
-    Raises ConfigError, in one line and with nothing written, where the network cannot be built, or what both networks
-    have differs in shape.
+    ``model``; if the kind of a mixer changes, fields that both kinds have keep their values unless a value is given.
+    length: the longest row of the new network; None for the length of the table of positions. seed: of the weights that
+    start anew. Adapters of linear maps are merged into their maps if the new network has other adapters or none.
+    Raises ConfigError, in one line and with nothing written, where the network cannot be built, or a tensor that both
+    networks have differs in shape.
     """
     weights = weights_of(source)
     try:
@@ -133,7 +134,7 @@ def longest(weights: StartingWeights) -> int:
 
 
 def changed_tensors(weights: StartingWeights, model: ModelConfig, length: int, seed: int) -> Changed:
-    """Returns the weights of a network of rows of up to ``length`` symbols that takes over what it can."""
+    """Returns the weights of a network of rows of up to ``length`` symbols, which start from old ones if possible."""
     vocabulary = Vocabulary(size=symbols_of_weights(weights), boundary=0, unit="piece", byte_lengths=None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -153,8 +154,8 @@ def changed_tensors(weights: StartingWeights, model: ModelConfig, length: int, s
 
 
 def fate_lines(fates: Mapping[str, str]) -> list[str]:
-    """Returns a line for each module with what became of its tensors, where anything did, or for a tensor that has
-    another fate than others of its module. What has the same fate in all layers has one line."""
+    """Returns a line with the fate of each module that has one, or of each tensor where the tensors of a module have
+    different fates. Parts that have one fate in all layers share one line."""
     of_modules: dict[str, set[str]] = {}
     for name, fate in fates.items():
         of_modules.setdefault(name.rpartition(".")[0], set()).add(fate)
@@ -173,8 +174,8 @@ def fate_lines(fates: Mapping[str, str]) -> list[str]:
 
 
 def taken(name: str, old: Mapping[str, Tensor], new: Tensor) -> tuple[Tensor | None, str]:
-    """Returns what a tensor of the new network starts from, None where it starts anew, and what to tell of it, if
-    anything. Raises ConfigError, which names the tensor, where its size has changed."""
+    """Returns the values that a tensor of the new network starts from, None where it starts anew, and its fate, empty
+    for a plain copy. Raises ConfigError, which names the tensor, where its size has changed."""
     if name.endswith(POSITIONS) and name in old:
         return tiled(old[name], new.size(1))
     if name in old:
@@ -189,7 +190,7 @@ def taken(name: str, old: Mapping[str, Tensor], new: Tensor) -> tuple[Tensor | N
 
 
 def tiled(table: Tensor, length: int) -> tuple[Tensor, str]:
-    """Returns a table of positions (1, n, d) repeated up to ``length`` rows, or cut to them, and what to tell of it."""
+    """Returns a table of positions (1, n, d), repeated up to ``length`` rows or cut to them, and its fate, if any."""
     rows = table.size(1)
     if length == rows:
         return table, ""

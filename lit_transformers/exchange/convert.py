@@ -1,4 +1,4 @@
-"""Reads and writes configs and tensors by the mapping of an architecture. What has no place is refused by its name."""
+"""Reads and writes configs and tensors by the mapping of an architecture. Parts without a place are refused by name."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ CONSTANTS: dict[str, Callable[[Tensor], Tensor]] = {
     "attn.masked_bias": lambda tensor: torch.full_like(tensor, -1e4),
     "embed_positions.weight": lambda table: sinusoids(torch.arange(table.size(0)), table.size(1), torch.float64),
 }
-"""Tensors of old checkpoints that hold no weights, by the ends of their names, and what they hold: positions, segments,
-which keys a query of GPT-2 sees, what hides the others, and the sinusoids of Marian."""
+"""Tensors of old checkpoints that hold no weights, by the ends of their names, and their contents: positions, segments,
+the mask of the keys that a query of GPT-2 sees, the score that hides the other keys, and the sinusoids of Marian."""
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 """Names of norms in checkpoints that were converted from TensorFlow."""
 SHOWN = 3
@@ -50,7 +50,7 @@ class WeightLayout(NamedTuple):
     """The weights of the task that an architecture's come from, with all of its heads.
 
     shapes: of each distinct tensor by its first name. aliases: the first name by the other names of the same tensor.
-    layers: for the name of each stack the numbers of its layers that have weights of their own. heads: of each layer.
+    layers: for the name of each stack the numbers of its layers with separate weights. heads: of each layer.
     current_names: returns weights by the names that the task has for them, whichever older task had written them.
     """
 
@@ -62,7 +62,7 @@ class WeightLayout(NamedTuple):
 
 
 def layout_of(family: Family, model: ModelConfig, symbols: int) -> WeightLayout:
-    """Returns the layout of a model over so many symbols. Raises ConfigError where it cannot be built."""
+    """Returns the layout of a model over ``symbols`` symbols. Raises ConfigError where it cannot be built."""
     deepest = max(model.depths().values(), default=0)
     if deepest > MOST_LAYERS:
         raise ConfigError(f"names {deepest:,} layers, and no network has more than {MOST_LAYERS:,}", "config.json")
@@ -95,7 +95,7 @@ def architecture_named(name: Plain, place: str) -> Architecture:
 
 
 def read_config(architecture: Architecture, fields: Mapping[str, Plain]) -> ModelConfig:
-    """Returns our config of what the fields of a config.json describe. Raises ConfigError, which names the field."""
+    """Returns our config of the model that a config.json describes. Raises ConfigError, which names the field."""
     for name, value in architecture.refused.items():
         if fields.get(name, value) != value:
             reason = f"is {fields[name]!r}, and only {value!r} can be mapped"
@@ -123,10 +123,10 @@ def read_config(architecture: Architecture, fields: Mapping[str, Plain]) -> Mode
 
 
 def write_config(architecture: Architecture, model: ModelConfig, positions: int | None) -> dict[str, Plain]:
-    """Returns the fields of a config.json for a model whose table has so many positions; None where it has no table.
+    """Returns the fields of a config.json for a model. positions: the rows of its table of positions; None without one.
 
-    Raises ConfigError, which names the field, where the architecture has no place for a value that changes what the
-    network computes.
+    Raises ConfigError, which names the field, where the architecture has no place for a value that changes the outputs
+    of the network.
     """
     if type(model) is not type(architecture.family.model):
         article_kind = (
@@ -256,7 +256,7 @@ def prefixed(architecture: Architecture, checkpoint: Mapping[str, Tensor]) -> di
 def foreign(architecture: Architecture, remaining: Mapping[str, Tensor]) -> list[str]:
     """Returns a line for each head among the remaining tensors that has no place here. Raises ConfigError for others.
 
-    Constants are passed over, where they hold what they should.
+    Skips constants that hold the expected numbers.
     """
     lines: dict[str, None] = {}
     unknown: list[str] = []

@@ -40,7 +40,7 @@ def attention(theirs: str, ours: str) -> tuple[Weight, ...]:
 
 
 def side(name: str) -> tuple[Weight, ...]:
-    """Returns the pairs of what both the layers of the encoder and those of the decoder have."""
+    """Returns the pairs of one side, encoder or decoder, for the tensors that the layers of both sides have."""
     theirs, ours = f"model.{name}.layers.{{layer}}", f"network.{name}.blocks.{{layer}}"
     return (
         *attention(f"{theirs}.self_attn", f"{ours}.mixer"),

@@ -1,9 +1,10 @@
 """Encoders with full attention, each as a table.
 
 BERT (arXiv:1810.04805), RoBERTa (arXiv:1907.11692), DistilBERT (arXiv:1910.01108), ALBERT (arXiv:1909.11942) and
-ELECTRA (arXiv:2003.10555), as transformers 5 names their fields and tensors. What they share and this suite lacks
-nowhere is fixed: norms after residual sums, learned positions, biases in all maps. In training, dropout differs in two
-places: DistilBERT has none after attention, ALBERT's code none after the feed-forward, and here both have.
+ELECTRA (arXiv:2003.10555), as transformers 5 names their fields and tensors. The properties that all of them share, and
+this suite has, are fixed: norms after residual sums, learned positions, biases in all maps. In training, dropout
+differs in two places: DistilBERT has none after attention, ALBERT's code none after the feed-forward, and here both
+have.
 
 Relations are numbered as in the checkpoint: BERT's 0 is a second segment that follows the first, 1 one from elsewhere;
 ALBERT's 0 is the original order of two segments, 1 the other order.

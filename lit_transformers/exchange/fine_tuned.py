@@ -204,7 +204,7 @@ class ReadHead(NamedTuple):
 
     task: the objective that it predicts for, as plain data. labels: the names of its outputs; None if they have no
     names. tensors: its weights by our names, without those of the pooler, which other heads may read too. notes:
-    messages. refused: the reason why no head here computes the same; "" otherwise, and if not "", the rest is empty.
+    messages. refused: the reason why no head here has its outputs; "" otherwise, and if not "", the rest is empty.
     """
 
     task: Plain = None
@@ -226,7 +226,7 @@ def read_head(
         return ReadHead()
     known = {kind: form for kind, form in FORMS.get(architecture.name, {}).items() if form.name == name}
     if not known:
-        return ReadHead(refused=f"no head here computes what {name} does")
+        return ReadHead(refused=f"no head here computes the outputs of {name}")
     form, labels = next(iter(known.values())), label_names(fields)
     if lacking := [pair.theirs for pair in form.weights if pair.theirs not in checkpoint]:
         raise ConfigError(f"{name} lacks {lacking[0]}")
@@ -280,7 +280,7 @@ def kind_of(known: Mapping[str, HeadForm], fields: Mapping[str, Plain], labels: 
 
 
 def reasons(form: HeadForm, kind: str, fields: Mapping[str, Plain], labels: list[str], count: int) -> Iterator[str]:
-    """Yields the reasons why no head here computes what a head with ``count`` outputs does."""
+    """Yields the reasons why no head here can replace a head of this form with ``count`` outputs."""
     for name, value in form.settings.items():
         if fields.get(name, value) != value:
             yield f"{name} is {fields[name]!r} in config.json, and only {value!r} can be read"

@@ -35,7 +35,7 @@ FIELDS, SAFE, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 ADAPTERS = "adapter_config.json"
 """The file of adapters of peft, which are no network."""
 INDEX = ".index.json"
-"""What follows the name of a file of weights that is divided, in the name of the list of its parts."""
+"""The suffix that makes the name of a divided file of weights the name of the list of its parts."""
 TOKENIZER = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -54,7 +54,7 @@ TOKENIZER = (
 )
 """The files of a tokenizer, which are copied as they are."""
 GENERATION = "generation_config.json"
-"""The symbols that begin and end what a network writes, and how it writes; copied as it is."""
+"""The file with the symbols that begin and end a generated text, and the settings of generation; copied as it is."""
 
 
 def local_folder(source: str) -> Path:
@@ -171,7 +171,7 @@ def read_pickled(file: Path) -> dict[str, Tensor]:
 
 @contextmanager
 def fresh_folder(folder: Path) -> Iterator[Path]:
-    """Yields a new folder beside ``folder``, which takes its name once the block has ended without an error.
+    """Yields a new folder next to ``folder``, which is renamed to it once the block ends without an error.
 
     Raises ConfigError where ``folder`` is a file, holds anything, or cannot be written.
     """
@@ -189,7 +189,7 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
 
 
 def copy_tokenizer(source: Path, target: Path) -> list[str]:
-    """Copies the files of a folder's tokenizer, whose names it returns, and what says how texts are written."""
+    """Copies the files of a folder's tokenizer, whose names it returns, and the file with settings of generation."""
     names = [name for name in (*TOKENIZER, GENERATION) if (source / name).is_file()]
     for name in names:
         shutil.copyfile(source / name, target / name)

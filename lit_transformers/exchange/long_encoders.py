@@ -1,7 +1,7 @@
 """Encoders of long rows, each as a table.
 
-Longformer (arXiv:2004.05150) and BigBird (arXiv:2007.14062), as transformers 5 names their fields and tensors. Beside
-their attention, Longformer has the layers of RoBERTa, BigBird those of BERT.
+Longformer (arXiv:2004.05150) and BigBird (arXiv:2007.14062), as transformers 5 names their fields and tensors. Except
+for their attention, Longformer has the layers of RoBERTa, and BigBird has the layers of BERT.
 """
 
 from __future__ import annotations

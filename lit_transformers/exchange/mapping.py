@@ -1,4 +1,4 @@
-"""What a mapping is made of: pairs of a field in config.json and ours, and pairs of a tensor's name there and ours.
+"""The parts of a mapping: pairs of a field in config.json and ours, and pairs of a tensor's name there and ours.
 
 Each pair says how its value changes on the way in and on the way out, so that both directions read one table.
 """
@@ -50,8 +50,9 @@ __all__ = [
 ]
 
 PREDICTION, POOLER, RELATION = "prediction head", "pooler", "relation head"
-"""Names of heads: what predicts symbols, that is the map before the softmax and the softmax itself, as far as it is not
-the embeddings; the map of a row's first vector; what predicts the relation of two segments from that."""
+"""Names of heads: the prediction of symbols, that is the map before the softmax and the softmax itself, without weights
+that it shares with the embeddings; the map of a row's first vector; and the map from its output to the relation of two
+segments."""
 
 Fields = Mapping[str, Plain]
 """The fields of a config.json."""
@@ -144,8 +145,8 @@ class Setting(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """How a tensor of a checkpoint becomes ours, and back, in a network of so many heads. dropped: what of it has no
-    place here, for messages."""
+    """How a tensor of a checkpoint becomes ours, and back. Both functions receive the number of heads too. dropped: the
+    part of the tensor that has no place here, for messages."""
 
     read: Callable[[Tensor, int], Tensor]
     write: Callable[[Tensor, int], Tensor]
@@ -179,7 +180,7 @@ def position_table(skipped: int = 0) -> Transfer:
 
 class Weight(NamedTuple):
     """The name of a tensor in a checkpoint of transformers, and ours in a run's checkpoint. "{layer}" stands for the
-    number of a layer that has weights of its own.
+    number of a layer with separate weights.
 
     also: names of copies, which are written too. Where weights are not tied, transformers reads ``theirs`` alone.
     copies: names of others, which some checkpoints have and none needs.
@@ -200,7 +201,7 @@ def affine(theirs: str, ours: str) -> tuple[Weight, Weight]:
 class Fused(NamedTuple):
     """A tensor of a checkpoint that holds several of equal size, one after another along ``dim``.
 
-    name: how its name ends; parts: how the names end by which the table calls what it holds.
+    name: the end of its name. parts: the ends of the names that the table has for the tensors that it holds.
     """
 
     name: str
@@ -208,8 +209,8 @@ class Fused(NamedTuple):
     dim: int
 
     def separated(self, checkpoint: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the tensors of a checkpoint with what such ones hold in their place. Raises ConfigError, which names
-        the tensor, where one does not hold as many of equal size."""
+        """Returns the tensors of a checkpoint, in which the parts of each such tensor replace it. Raises ConfigError,
+        which names the tensor, where it cannot be divided into parts of equal size."""
         tensors: dict[str, Tensor] = {}
         for name, tensor in checkpoint.items():
             if not name.endswith(self.name):
@@ -235,8 +236,9 @@ class Fused(NamedTuple):
 
 
 class Family(NamedTuple):
-    """What an architecture is here. model: the config that settings change. task: the objective that its weights come
-    from, whose names they have. heads: names of the parts that start anew where a checkpoint has none of them."""
+    """The counterpart of an architecture in this suite. model: the config that settings change. task: the objective
+    that its weights come from, whose names they have. heads: names of the parts that start anew where a checkpoint has
+    none of them."""
 
     model: ModelConfig
     task: TaskConfig
@@ -259,11 +261,11 @@ class Architecture(NamedTuple):
     name: its ``model_type``. prefix: of the names of the tensors of the encoder, which checkpoints of that alone leave
     out. settings, fixed: fields of config.json that vary, and paths of ours with one value for all. refused: fields of
     which one value alone can be mapped, that of transformers where they are missing. written: fields that are written
-    beside. symbols: fields that hold the number of a symbol, or null where there is none. encoder: the part that each
+    too. symbols: fields that hold the number of a symbol, or null where there is none. encoder: the part that each
     checkpoint has. heads: parts that it may have. foreign: beginnings of the names of other heads, which are left out.
     classes: transformers' classes of a checkpoint with the heads of these names, the one with the most heads first.
-    family: what it is here. fused: tensors that hold several. notes: lines on what differs beyond weights, for whoever
-    reads or writes such a checkpoint.
+    family: its counterpart here. fused: tensors that hold several. notes: lines on differences beyond weights, for
+    users who read or write such a checkpoint.
     """
 
     name: str

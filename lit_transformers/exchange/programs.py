@@ -33,7 +33,7 @@ __all__ = ["INSTALL", "ProgramForm", "check", "export_program", "trace", "write_
 ProgramForm = Literal["onnx", "torch"]
 SUFFIXES: Mapping[ProgramForm, str] = {"onnx": ".onnx", "torch": ".pt2"}
 LIBRARIES: Mapping[ProgramForm, str] = {"onnx": "onnx", "torch": "pytorch"}
-"""What the hub calls the programs that read the files."""
+"""The names that the hub has for the libraries that read the files."""
 INSTALL = "pip install 'lit-transformers[onnx]'"
 NOT_CHECKED = f"check: omitted, for onnxruntime is not installed; {INSTALL}"
 SHAPES = ((1, 2), (1, 40), (7, 33), (2, 512), (32, 64))
@@ -87,13 +87,13 @@ def export_program(
 
 
 def is_checked(form: ProgramForm) -> bool:
-    """Whether what runs a file is installed."""
+    """Whether the library that runs files of this form is installed."""
     return form == "torch" or find_spec("onnxruntime") is not None
 
 
 def trace(network: StandaloneModule) -> ExportedProgram:
     """Returns the program of a network, for any number of rows of any length. Raises ConfigError where its computation
-    depends on one of these, or on the values of inputs, beyond what a program can state."""
+    depends on this number, on the length, or on the values of inputs, in a way that a program cannot state."""
     given = network.random_inputs(*TRACED)
     shapes = tuple({0: Dim.DYNAMIC, 1: Dim.DYNAMIC} for _ in given)
     try:
@@ -195,7 +195,7 @@ def config_fields(
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Hides what torch prints of its own code during a trace."""
+    """Hides the messages that torch prints about its code during a trace."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

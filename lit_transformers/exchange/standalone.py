@@ -77,8 +77,8 @@ class ProgramInputs(NamedTuple):
 
 
 class StandaloneModule(nn.Module, ABC):
-    """A part of a network as a module, in evaluation, that becomes one program. Rows are read without what a network
-    could remember of others.
+    """A part of a network as a module, in evaluation, that becomes one program. Each row is read without memory of
+    other rows.
 
     file: the name of its file. inputs, outputs: their names; of each input, those of its open dimensions. longest:
     symbols of the longest row. symbols: size of the vocabulary. per_token: whether outputs belong to tokens, so that
@@ -99,7 +99,7 @@ class StandaloneModule(nn.Module, ABC):
 
     @abstractmethod
     def compared(self, outputs: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> Iterator[Tensor]:
-        """Yields what counts of each output: those of rows, or of their real tokens."""
+        """Yields the part of each output that is compared: all of it, or the outputs of real tokens."""
 
 
 class Standalone(StandaloneModule):
@@ -268,7 +268,7 @@ def head_of(task: Task) -> Head | None:
 
 def standalones_of(source: Path, weights: StartingWeights) -> tuple[list[StandaloneModule], list[str]]:
     """Returns the network of a run's checkpoint or of an import with its head, or both sides of an encoder-decoder, and
-    a line for what differs. Adapters of linear maps are merged into their maps. Raises ConfigError, which names the
+    a line for each difference. Adapters of linear maps are merged into their maps. Raises ConfigError, which names the
     part, where an export cannot have it.
 
     weights: those of the source.

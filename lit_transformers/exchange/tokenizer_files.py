@@ -29,13 +29,13 @@ NAMES = {
     "bos_token": ("<|endoftext|>",),
     "eos_token": ("<|endoftext|>",),
 }
-"""What transformers calls special symbols, and the names that each may have."""
+"""The roles of special symbols in transformers, and the names that each symbol may have."""
 NO_PADDING = "tokenizer: has no symbol that stands for no text, so set its pad_token before rows are padded"
 
 
 def write_tokenizer(trained: TrainedSymbols, folder: Path, symbols: int, ends: bool, segments: bool) -> str:
     """Writes the tokenizer of trained weights into a folder, with the special symbols of the run's data, so that a text
-    becomes the row that the network has read. Returns what to tell where there is none to write, or where it
+    becomes the row that the network has read. Returns a note where there is no tokenizer to write, or where it
     cannot pad, else "".
 
     Runs pad with symbol 0, which a mask hides; it is the padding where it stands for no text. symbols: those of the
@@ -91,7 +91,7 @@ def padding_of(plain: Mapping[str, Plain] | None) -> int | None:
 
 
 def special_names(model: Any) -> dict[str, str]:
-    """Returns the names of a tokenizer's special symbols, by what transformers calls them."""
+    """Returns the names of a tokenizer's special symbols, by their roles in transformers."""
     special = {
         role: name
         for role, choices in NAMES.items()
@@ -131,7 +131,7 @@ def _write(plain: Mapping[str, Plain], folder: Path, symbols: int, ends: bool, s
 
 
 def _sources(model: Any, special: Mapping[str, str]) -> Any:
-    """Returns what puts the boundary after a source; None where a tokenizer has none."""
+    """Returns the post-processor that puts the boundary after a source; the present one where there is no boundary."""
     from tokenizers import processors
 
     last = special.get("cls_token", special.get("bos_token"))
@@ -142,8 +142,8 @@ def _sources(model: Any, special: Mapping[str, str]) -> Any:
 
 
 def _rows(model: Any, special: Mapping[str, str]) -> Any:
-    """Returns what puts special symbols around a text, and around two: [CLS] A [SEP] B [SEP], or the boundary before
-    each document; None where a tokenizer has neither."""
+    """Returns the post-processor that puts special symbols around a text, and around two: [CLS] A [SEP] B [SEP], or the
+    boundary before each document; the present one where a tokenizer has neither kind of symbol."""
     from tokenizers import processors
 
     first, last = special.get("cls_token", special.get("bos_token")), special.get("sep_token")

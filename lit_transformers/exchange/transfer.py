@@ -77,15 +77,15 @@ SEGMENTS = "network.segments.weight"
 
 
 class Exchanged(NamedTuple):
-    """What was read or written. parameters: the numbers in all tensors. notes: a line for each part that starts anew or
-    is left out."""
+    """A summary of the weights that were read or written. parameters: the numbers in all tensors. notes: a line for
+    each part that starts anew or is left out."""
 
     architecture: str
     parameters: int
     notes: list[str]
 
     def lines(self) -> Iterator[str]:
-        """Yields what a command prints."""
+        """Yields the lines that a command prints."""
         yield f"{self.architecture}: {count(self.parameters)} parameters"
         yield from self.notes
 
@@ -109,8 +109,8 @@ def import_weights(source: str, directory: Path, architecture_name: str | None =
 
 
 def imported(folder: Path, architecture_name: str | None = None) -> tuple[StartingWeights, list[str]]:
-    """Returns the weights in a folder of Hugging Face with what their symbols stand for, and a line for each part that
-    starts anew or is left out. Raises ConfigError, which names the folder, where something cannot be mapped."""
+    """Returns the weights in a folder of Hugging Face with the meanings of their symbols, and a line for each part that
+    starts anew or is left out. Raises ConfigError, which names the folder, where a part cannot be mapped."""
     fields = read_fields(folder)
     named = fields.get("model_type", architecture_name)
     if named is None:
@@ -154,8 +154,8 @@ def symbols_of(fields: Mapping[str, Plain]) -> int:
 
 
 def described(origin: str, weights: StartingWeights, directory: Path) -> str:
-    """Returns the text of config.yaml: what a run.yaml needs to start from these weights. origin: where they are from,
-    for whoever reads the file."""
+    """Returns the text of config.yaml: the fields that a run.yaml needs to start from these weights. origin: the source
+    of the weights, for readers of the file."""
     model = weights.model
     task = weights.task or {"kind": family_of(model).task.kind}
     plain = {"model": model.to_dict(), "task": task, "start": str(directory.resolve() / WEIGHTS)}
@@ -164,7 +164,7 @@ def described(origin: str, weights: StartingWeights, directory: Path) -> str:
 
 
 def family_of(model: ModelConfig) -> Family:
-    """Returns what networks of the kind of this one are. Raises ConfigError where no architecture is."""
+    """Returns the family of networks of this kind. Raises ConfigError where no architecture has it."""
     families = (architecture.family for architecture in ARCHITECTURES.values())
     family = next((family for family in families if type(family.model) is type(model.origin())), None)
     if family is None:
@@ -272,8 +272,8 @@ def distinct(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def add_tokenizer(source: Path, folder: Path, symbols: int, weights: StartingWeights) -> list[str]:
-    """Adds the tokenizer of weights over so many symbols to a folder: the files in the folder of an import, or what the
-    weights hold. Returns a line where there is none."""
+    """Adds the tokenizer of weights over ``symbols`` symbols to a folder: the files in the folder of an import, or the
+    tokenizer that the weights hold. Returns a line for each part that is missing."""
     if source.is_dir() and copy_tokenizer(source, folder):
         return []
     remedy = "name the folder of the weights, not the file, to have"
@@ -296,8 +296,8 @@ def fine_tuned_head_of(source: Path) -> FineTunedHead | None:
 
 
 def of_origin(weights: StartingWeights) -> StartingWeights:
-    """Returns weights as those of the network that computes the same, of a family that has architectures. Raises
-    ConfigError, which says what differs, where none does."""
+    """Returns the weights as those of a network with equal outputs, of a family that has architectures. Raises
+    ConfigError, which names the difference, where there is no such network."""
     if reason := weights.model.beyond_origin():
         raise ConfigError(f"{reason}, which no architecture of transformers does", "model")
     return weights._replace(model=weights.model.origin())

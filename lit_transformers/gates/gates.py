@@ -70,7 +70,7 @@ def is_small(difference: float, tolerance: float = TOLERANCE) -> bool:
 
 
 class Broken(AssertionError):
-    """A gate has failed; the message says what it measured."""
+    """A gate has failed; the message gives its measurement."""
 
 
 def causal(probe: Probe) -> CausalNetwork:
@@ -322,8 +322,8 @@ def in_order(symbols: Tensor, places: Tensor) -> OrderedRows:
 
 
 def predictions_in_order_see_what_is_before_them(probe: Probe) -> str:
-    """Checks that no prediction in an order of a row changes with its own symbol or with those after it, in the row or
-    in what is remembered of a row before it, and that it changes with those before it."""
+    """Checks that no prediction in an order of a row changes with its own symbol or with those after it, and that it
+    changes with those before it. The row is read with the state of an earlier row."""
     network = bidirectional(probe)
     if not predicts_in_order(probe):
         return "not asked: it predicts in no order of a row"
@@ -370,7 +370,7 @@ def texts_pass_the_lower_layers_apart(probe: Probe) -> str:
         differences = [largest((a - b)[:, others]) for a, b in zip(original, layers, strict=True)]
         worst = largest(worst, *differences[: network.apart + 1])
     if not is_small(worst):
-        raise Broken(f"a text changes what the lower layers make of the other by {worst:.3g}")
+        raise Broken(f"a text changes the states of the other in the lower layers by {worst:.3g}")
     return f"largest change {worst:.1g}"
 
 

@@ -70,7 +70,7 @@ def changes_nothing(arm: ComparedRun, baseline: ComparedRun) -> bool:
 
 def defining_fields(config: ComparedRun) -> tuple[Any, ...]:
     """Returns the fields that differ by definition: data, sizes, the budget, groups of parameters, of which a small
-    network may have none, the weights that training starts from, what compresses them, the precision of products,
+    network may have none, the weights that training starts from, their compression, the precision of products,
     which passes in float32 do not show, and how results are measured; where passes are timed, also how they are
     computed."""
     model, training = config.model, config.training

@@ -32,7 +32,8 @@ from lit_transformers.models.model import ModelConfig
 
 VOCABULARY = 23
 SMALL, LARGE = 0.02, 0.2
-"""The standard deviation of a probe's initial weights, whatever the config says, and the one it is enlarged to."""
+"""The standard deviation of a probe's initial weights, in place of the one in its config, and the one that it is
+enlarged to."""
 SHORTEST, LONGEST = 24, 256
 """The shortest and the longest rows of a probe, in tokens."""
 ROUND = 64

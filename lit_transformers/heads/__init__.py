@@ -1,4 +1,4 @@
-"""Heads: what a task predicts from a network, one kind a file. A new one needs its file and a line here."""
+"""Heads: the predictions of a task from a network, one kind per file. A new kind needs its file and a line here."""
 
 from lit_transformers.config import table
 from lit_transformers.heads.answer_span import AnswerSpanConfig

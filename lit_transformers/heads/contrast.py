@@ -81,8 +81,8 @@ def info_nce(
 
 
 class Contrasts(NamedTuple):
-    """What each row says of n-grams, all (b,): its loss, ``nats``, and whether its own has the highest score,
-    ``correct``, 0 and False where it has none; and which rows are ``scored``."""
+    """The contrast of each row with n-grams, all (b,): its loss, ``nats``, and whether its own n-gram has the highest
+    score, ``correct``, 0 and False where it has no n-gram; and which rows are ``scored``."""
 
     nats: Float[Tensor, " b"]
     correct: Bool[Tensor, " b"]

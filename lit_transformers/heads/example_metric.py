@@ -21,7 +21,7 @@ ADDED_UP_AT = 1 << 20
 
 
 class ExampleMetric(Metric, ABC):
-    """Sums for each document or example, whatever batches, lanes or ranks it was in.
+    """Sums for each document or example, over all batches, lanes and ranks.
 
     A row, of the NamedTuple that a subclass defines, is a line of ``documents.csv``: ``document``, the ordinal within
     the pass, then sums. Reports read ``nats``, ``tokens`` and ``bytes``, so every row has them; bytes are 0 where they
@@ -63,7 +63,7 @@ class ExampleMetric(Metric, ABC):
 
     @staticmethod
     def joined(predictions: Iterable[Iterable[Any]]) -> list[Any]:
-        """Returns one row for each document, by ordinal, of what ``Trainer.predict`` returned: the sums of its rows."""
+        """Returns one row for each document, by ordinal: the sums of its rows in the output of ``Trainer.predict``."""
         documents: dict[int, Any] = {}
         for row in chain.from_iterable(predictions):
             before = documents.get(row.document)

@@ -1,4 +1,4 @@
-"""The base of every head: what a task predicts from a network, the loss of that, its measures and its cost."""
+"""The base of every head: a prediction of a task from a network, with its loss, its measures and its cost."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class HeadConfig(Config):
         raise NotImplementedError
 
     def measures(self, data: DataDescription) -> Mapping[str, Measure]:
-        """Hook: returns what the name of each of its metrics means, as ``TaskConfig.measures`` does. By default its
+        """Hook: returns the measure of each of its metrics by name, as ``TaskConfig.measures`` does. By default its
         loss, "nats", is a mean over its targets, and less is better."""
         return minimized("nats", per="target")
 
 
 class Representation(NamedTuple):
-    """What a task's networks make of a batch, for its heads.
+    """The outputs of a task's networks for a batch, which its heads read.
 
     network  that read the batch, in training or in evaluation, whose softmax a head may use
     hidden   (b, t, d) its last vectors
@@ -55,7 +55,7 @@ class Representation(NamedTuple):
     aux      losses of the network's own, by name, each a mean over the tokens of the batch
     source_aux  those that are means over the tokens of its sources
     progress the share of all updates that were made before the batch
-    parts    what a task adds for heads of its own, by name
+    parts    additions of a task for its own heads, by name
     """
 
     network: Any
@@ -82,11 +82,11 @@ class HeadLoss(NamedTuple):
 
 
 class Head(nn.Module, ABC):
-    """A prediction from a network. A task sums the losses of its heads, each divided by the number of its own targets
-    in all batches of an update and weighted.
+    """A prediction from a network. A task sums the losses of its heads. Each is divided by the number of the head's
+    targets in all batches of an update, and weighted.
 
-    ``columns`` names what it sums for each document or example, with the types of the sums; a head that is not the
-    first of its task has them under its own name: "relation_nats".
+    ``columns`` holds the names and types of the sums for each document or example; a head that is not the first of its
+    task has them under its own name: "relation_nats".
     """
 
     columns: ClassVar[Mapping[str, type]] = {"nats": float, "tokens": int}
@@ -156,7 +156,7 @@ class Head(nn.Module, ABC):
 
     def flops(self, length: int) -> float:
         """Hook: returns the forward FLOPs of training for a row of ``length`` tokens, without those of the network. By
-        default those of its own weight matrices, each read once for every token."""
+        default those of the head's weight matrices, each read once for every token."""
         return 2 * length * sum(parameter.numel() for parameter in self.parameters() if parameter.dim() > 1)
 
 

@@ -19,7 +19,7 @@ from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.records.measure import Measure, maximized, minimized
 
 HIDDEN = "hidden symbol"
-"""What measures of symbols that the data hide are means over."""
+"""The unit of measures that are means over the symbols that the data hide."""
 
 
 class HiddenSymbolsConfig(HeadConfig, kind="hidden_symbols"):

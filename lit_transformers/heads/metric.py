@@ -1,4 +1,4 @@
-"""The metric of a task: what its heads sum for each document or example, and the measures that follow from the sums."""
+"""The metric of a task: the sums of its heads for each document or example, and the measures that follow from them."""
 
 from __future__ import annotations
 

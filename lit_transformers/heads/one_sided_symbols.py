@@ -40,8 +40,8 @@ class OneSidedSymbolsConfig(HeadConfig, kind="one_sided_symbols"):
 
 
 class Represented(NamedTuple):
-    """What stands before each symbol of rows that is predicted: vectors (n, e) that the softmax of ``network`` reads,
-    the symbols ``targets`` (n,), IGNORED where none is predicted, and their ``positions`` among (b, t - 1); in training
+    """The vectors (n, e) of the text before each predicted symbol of rows, which the softmax of ``network`` reads; the
+    symbols ``targets`` (n,), IGNORED where none is predicted, and their ``positions`` among (b, t - 1); in training
     also ``nats`` (n,)."""
 
     network: RowNetwork
@@ -89,7 +89,7 @@ class OneSidedSymbols(Head):
         return HeadLoss.of(reading.parts[self.direction].nats)
 
     def predicted(self, reading: Representation) -> Predicted:
-        """Returns what is predicted of each symbol."""
+        """Returns the predictions of all symbols."""
         represented: Represented = reading.parts[self.direction]
         log_probabilities = represented.network.tokens.log_probabilities(represented.vectors)
         nats = -log_probabilities.gather(-1, represented.targets.clamp(min=0)[:, None])[:, 0]

@@ -1,4 +1,4 @@
-"""Detection of phrases that were replaced by others of their type, from the vectors beside them (arXiv:1912.09637)."""
+"""Detection of phrases that were replaced by others of their type, from the vectors next to them (arXiv:1912.09637)."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def pooled(
 
 
 def cut_rows(rows: Shaped[Tensor, "b t *d"], length: int) -> Shaped[Tensor, "p s *d"]:
-    """Cuts each row into pieces of ``length`` tokens, which become rows of their own batch. Zeros, which are padding,
+    """Cuts each row into pieces of ``length`` tokens, which become the rows of a new batch. Zeros, which are padding,
     fill the last piece. Rows of at most ``length`` tokens stay whole."""
     width = rows.size(1)
     if width <= length:

@@ -1,5 +1,5 @@
-"""What a discriminator predicts of rows with draws in place of hidden symbols (arXiv:2003.10555), and what is predicted
-by the generator that the draws are from."""
+"""The predictions of a discriminator for rows with draws in place of hidden symbols (arXiv:2003.10555), and the
+predictions of the generator that the draws are from."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class ReplacedSymbolsConfig(HeadConfig, kind="replaced_symbols"):
 
 
 class Predictions(NamedTuple):
-    """What a network predicts of a batch, all (b, t): its nats where ``scored`` is True, else 0, and whether what it
-    holds for most likely is right."""
+    """The predictions of a network for a batch, all (b, t): the nats where ``scored`` is True, else 0, and whether the
+    most likely prediction is right."""
 
     nats: Float[Tensor, "b t"]
     scored: Bool[Tensor, "b t"]
@@ -109,7 +109,7 @@ class DrawnSymbols(HiddenSymbols):
 
 
 class ReplacedSymbols(Head):
-    """Nats of what is predicted of each row, how much of it was right, the symbols that were replaced, and how many of
+    """Nats of the predictions in each row, how many of them were right, how many symbols were replaced, and how many of
     these were noticed."""
 
     columns: ClassVar[Mapping[str, type]] = {
@@ -157,8 +157,8 @@ class ReplacedSymbols(Head):
     def log_probabilities(
         self, network: RowNetwork, hidden: Float[Tensor, "n d"], symbols: Int[Tensor, " n"]
     ) -> Float[Tensor, "n v"]:
-        """Returns log probabilities of the original symbols: of the softmax, or of its mixture with a copy of what is
-        read, which has the weight sigmoid(logit)."""
+        """Returns log probabilities of the original symbols: of the softmax, or of its mixture with a copy of the
+        symbols that are read, which has the weight sigmoid(logit)."""
         from_softmax = network.tokens.log_probabilities(network.predict(hidden))
         if self.map is None:
             return from_softmax

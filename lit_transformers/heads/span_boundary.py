@@ -1,4 +1,4 @@
-"""The span boundary objective: hidden symbols predicted from what stands beside their span (arXiv:1907.10529)."""
+"""The span boundary objective: hidden symbols predicted from the vectors next to their span (arXiv:1907.10529)."""
 
 from __future__ import annotations
 

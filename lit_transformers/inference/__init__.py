@@ -1,1 +1,1 @@
-"""A trained network at work: what it writes, translates and predicts for lines of text."""
+"""Use of a trained network: generation, translation and predictions for lines of text."""

@@ -47,7 +47,7 @@ class Embedder(Predictor):
 
 
 def embedder_of(checkpoint: Path, options: LineOptions, form: LineFormat = "text", head: str | None = None) -> Embedder:
-    """Returns what computes vectors of texts by a checkpoint: by a run of retrieval, the vectors that it compares; by a
+    """Returns the embedder of a checkpoint. For a run of retrieval it computes the vectors that the run compares; for a
     run on single texts or a masked_lm, the mean of the last layer over the tokens of a row. Raises ConfigError for
     other runs."""
     whole, config, extra = load_for_lines(checkpoint)

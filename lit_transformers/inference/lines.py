@@ -101,7 +101,7 @@ class SourceLine(NamedTuple):
 
 class LineWriter(ABC):
     """Writes outputs for lines with a trained network. ``counts`` covers all lines so far, ``longest`` is the most
-    symbols of a line that are read. ``empty``: the output of a line without text. ``ability``: what it does, as a verb.
+    symbols of a line that are read. ``empty``: the output of a line without text. ``ability``: its action, as a verb.
     """
 
     empty: str
@@ -137,7 +137,7 @@ class LineWriter(ABC):
         return str(outputs[0])
 
     def texts(self, line: str) -> tuple[str, ...]:
-        """Hook: returns the texts of a line; by default it is one. Raises ConfigError, which says what is wrong."""
+        """Hook: returns the texts of a line; by default it is one. Raises ConfigError, which names the fault."""
         return (line,)
 
     def encode(self, text: str) -> Symbols:
@@ -237,8 +237,8 @@ def usual_batch_tokens() -> int:
 
 
 def batches(sizes: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Yields batches of indices, sorted by size, the longest first, of at most so many tokens with padding; indices of
-    size 0 are in no batch."""
+    """Yields batches of indices, sorted by size, the longest first, of at most ``tokens`` tokens with padding; indices
+    of size 0 are in no batch."""
     batch: list[int] = []
     for index in sorted((index for index, size in enumerate(sizes) if size), key=lambda index: -sizes[index]):
         if batch and (len(batch) + 1) * sizes[batch[0]] > tokens:

@@ -21,7 +21,7 @@ from lit_transformers.tasks.masked_lm import MaskedLM, read_rows
 __all__ = ["HIDDEN", "SymbolPredictor", "row_batch"]
 
 HIDDEN = "[MASK]"
-"""What stands for a hidden symbol in a line."""
+"""The text that stands for a hidden symbol in a line."""
 TOP = 5
 """The number of symbols written for each hidden one."""
 

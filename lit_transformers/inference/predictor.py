@@ -82,7 +82,7 @@ class LineRows(NamedTuple):
 def load_for_lines(
     checkpoint: Path, changes: Mapping[str, Plain] | None = None
 ) -> tuple[Task, RunConfig, dict[str, Plain]]:
-    """Returns what ``load`` returns. On a CPU the network reads rows without their padding, if it can: lines of one
+    """Loads a run as ``load`` does. On a CPU the network reads rows without their padding, if it can: lines of one
     batch differ in length, and their padding costs as much as symbols. Outputs are equal but for rounding."""
     return load(checkpoint, changes, wished={} if torch.cuda.is_available() else {"model.unpadded": True})
 

@@ -111,7 +111,7 @@ class Translator(LineWriter):
         device = self.task.device
         with computed_in(self.options.precision, self.task.training_config, device):
             written = self.write_sources(rows.to(device), padding_mask.to(device) if padded else None)
-        return [LINE_ENDS.sub(" ", text.rstrip("\r\n")) for text in written]  # one line, whatever a model generates
+        return [LINE_ENDS.sub(" ", text.rstrip("\r\n")) for text in written]  # a model may generate several lines
 
     def write_sources(self, source: Int[Tensor, "b s"], padding_mask: Bool[Tensor, "b s"] | None) -> Sequence[str]:
         """Returns the texts for sources, drafted by the smaller run if there is one."""

@@ -24,8 +24,8 @@ CLASS_PATH, INIT_ARGS = "class_path", "init_args"
 def checked_arguments(function: Callable[..., Any], arguments: Mapping[str, Plain], name: str) -> dict[str, Any]:
     """Returns arguments, by name, with the types of their annotations: a tuple for a list, a Path for a string.
 
-    function: what they are for, a class too; name: its name in errors. An annotation that pydantic does not know is
-    not checked, and an argument that is an object itself is left as it is.
+    function: the function or class that takes them; name: its name in errors. An annotation that pydantic does not know
+    is not checked, and an argument that is an object itself is left as it is.
     Raises ConfigError, at the argument, for one that is unknown, missing or of another type.
     """
     parameters = {p.name: p for p in inspect.signature(function).parameters.values()}

@@ -97,7 +97,7 @@ OWNED = {
         "a run shows its own progress",
     ),
 }
-"""The arguments of a Trainer that belong to the suite, and what stands in their place."""
+"""The arguments of a Trainer that belong to the suite, and their replacements."""
 
 
 class LightningRunConfig(Config):
@@ -140,7 +140,7 @@ class LightningRunConfig(Config):
 
 
 def _require_class(class_path: str, init_args: dict[str, Plain], *bases: type[Any]) -> None:
-    """Raises ConfigError for what is no class below one of ``bases``, or for arguments that it does not take."""
+    """Raises ConfigError unless a path names a class below one of ``bases`` that takes these arguments."""
     try:
         named = import_class(class_path)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""What is known of a run before it is done: one batch of training and one of measuring, on the CPU."""
+"""Facts about a run before it starts, from one batch of training and one of measuring, on the CPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MEASURED: Mapping[str, Measure] = (
     | maximized("steps_per_second", per="step")
     | minimized("peak_memory_bytes", per="run")
 )
-"""What every run measures of its time and memory, by its name below ``measured/``."""
+"""The measures of time and memory that every run has, by their names below ``measured/``."""
 SHOWN = 3
 """The most names of parameters in the detail of a gate."""
 LEFT_OUT = (
@@ -48,10 +48,10 @@ LEFT_OUT = (
 
 
 class FirstBatch(NamedTuple):
-    """What one batch shows. flops: of its training, forward and backward, by torch.utils.flop_counter; 0 where that
+    """The results of one batch. flops: of its training, forward and backward, by torch.utils.flop_counter; 0 where that
     knows none of the operations. idle, broken: the trained parameters that received no gradient, or one that is not
-    finite. metrics: the names, in a record, of what the measured split logs. unreadable: why a checkpoint of the
-    module could not be read back, or an empty text. measures: what the module states of its metrics."""
+    finite. metrics: the names, in a record, of the metrics that the measured split logs. unreadable: why a checkpoint
+    of the module could not be read back, or an empty text. measures: those that the module states for its metrics."""
 
     parameters: int
     flops: int
@@ -84,7 +84,7 @@ def describe(config: LightningRunConfig) -> Cost:
 
 
 def check(config: LightningRunConfig) -> Sequence[Gate]:
-    """Returns the gates that any module can be asked for, each by one batch of training."""
+    """Returns the gates that apply to any module, each checked by one batch of training."""
     first = first_batch(config)
     finite = first.loss is None or bool(torch.isfinite(torch.tensor(first.loss)))
     idle = _listed([name for name in first.idle if not _is_below(name, config.unused)])
@@ -112,7 +112,7 @@ def measure_of_module(config: LightningRunConfig, metric: str) -> Measure | None
 
 
 def first_batch(config: LightningRunConfig) -> FirstBatch:
-    """Trains and measures one batch, once for all that is asked of a config. Raises ConfigError where that fails."""
+    """Trains and measures one batch, once for all calls with one config. Raises ConfigError where that fails."""
     alike = {"seed": 0, "search": {}, "unused": [], "training": {}}
     return _first_batch(config.override(alike))
 
@@ -189,7 +189,7 @@ def _trainer(config: LightningRunConfig, folder: Path, callbacks: list[Callback]
 
 
 def _fault(path: Path) -> str:
-    """Returns why Lightning's checkpoint holds what torch would have to execute to read it; empty where it does not."""
+    """Returns the fault of a Lightning checkpoint that torch can read only by executing code from it; empty if none."""
     try:
         torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:

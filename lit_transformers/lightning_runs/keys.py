@@ -1,9 +1,9 @@
-"""The keys of runs of LightningModules. They cover what changes a run's numbers: its config, the content of the files
-that arguments name, what the data module says of its content, and code.
+"""The keys of runs of LightningModules. They cover everything that changes a run's numbers: its config, the content of
+the files that arguments name, the fingerprint that the data module states, and code.
 
 The code is that of the modules of the named classes and of the modules of their projects that these import, and that of
-the suite which trains and measures. Data that a module reads without being told where are not covered, unless the data
-module has a ``fingerprint``: a string, or a method that returns one.
+the suite which trains and measures. Data whose place no argument names are not covered, unless the data module has a
+``fingerprint``: a string, or a method that returns one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run_key(config: LightningRunConfig) -> str:
 
 
 def identity_of(config: LightningRunConfig) -> Identity:
-    """Returns what tells the run from others in its folder."""
+    """Returns the identity that distinguishes the run from others in its folder."""
     trained = config.override({"data.evaluation.split": "validation"})
     return Identity(config, _key(config), _key(trained), code_of(config))
 
@@ -43,8 +43,8 @@ def _key(config: LightningRunConfig) -> str:
 
 
 def data_content(config: LightningRunConfig) -> str | None:
-    """Returns what identifies the content of the data: the ``fingerprint`` of the data module, and the content of the
-    files that its arguments name; None where there is neither. Raises ConfigError for a fingerprint that is none."""
+    """Returns a hash of the content of the data: of the ``fingerprint`` of the data module, and of the content of the
+    files that its arguments name; None where there is neither. Raises ConfigError for a fingerprint that is no text."""
     data = config.data.build()
     offered = getattr(data, "fingerprint", None)
     offered = offered() if callable(offered) else offered

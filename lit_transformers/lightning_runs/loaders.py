@@ -1,15 +1,15 @@
 """The order of training data: the same for all arms of a seed, and the same again after an interruption.
 
-A DataLoader draws its order, and its workers their seeds, from the global random numbers, which dropout and whatever
-else an arm does move on; and a plain DataLoader cannot be resumed within an epoch: Lightning would go on with a new
-order. So each pass over a loader draws from random numbers of its own, which depend on the seed of the run and on the
-number of the pass alone, and a resumed run reads the pass anew up to the batch that it had come to. Loaders are built
-under such random numbers too, and as of the epoch that they were first built in.
+A DataLoader draws its order, and its workers their seeds, from the global random numbers. Dropout and other operations
+of an arm advance these numbers. A plain DataLoader cannot be resumed within an epoch either: Lightning would continue
+with a new order. So each pass over a loader draws from separate random numbers, which depend on the seed of the run and
+on the number of the pass alone, and a resumed run reads the pass anew up to the batch that it had come to. Loaders are
+built under such random numbers too, and as of the epoch that they were first built in.
 
 Workers start anew in each pass (also ``persistent_workers``), for their random numbers cannot be set otherwise. Where a
-place within an epoch cannot be held, which is printed at the start, checkpoints are written between epochs alone. What
-this cannot repeat: what a data set keeps between epochs besides its generators (a counter, a buffer). A loader that has
-a ``state_dict``, as the StatefulDataLoader of torchdata, is left to itself.
+place within an epoch cannot be held, which is printed at the start, checkpoints are written between epochs alone. The
+state that a data set stores between epochs besides its generators (a counter, a buffer) cannot be repeated. A loader
+that has a ``state_dict``, as the StatefulDataLoader of torchdata, is left to itself.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Pass:
         return skipped
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what is needed to begin the next pass, or this one again."""
+        """Returns the state that is needed to begin the next pass, or this one again."""
         later = [generator.get_state() for generator in self.own]
         return {"number": self.number, "epoch": self.epoch, "generators": self.generators, "later": later}
 
@@ -130,9 +130,9 @@ class Pass:
 
 
 class RepeatedLoader:
-    """A loader whose passes are those of ``order``, and whose state a checkpoint holds. Loaders become of a class below
-    their own and this one, so that whatever Lightning makes of a DataLoader, it makes of them; ``read`` is the
-    ``__iter__`` of their own."""
+    """A loader whose passes are those of ``order``, and whose state a checkpoint holds. A loader becomes an object of a
+    new class below its class and this one, so that Lightning treats it as any DataLoader; ``read`` is the ``__iter__``
+    of its former class."""
 
     __slots__ = ()  # so that the class of an object can become one below this one
     order: Pass
@@ -155,7 +155,7 @@ class RepeatedLoader:
         return repeated
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what is needed to go on at the batch that follows those of training."""
+        """Returns the state that is needed to resume at the batch that follows those of training."""
         used = self.order.trained if self.order.is_read_ahead else self.order.batches
         return {"used": used, **self.order.state_dict()}
 
@@ -211,7 +211,7 @@ def _set(generators: list[torch.Generator], states: list[torch.Tensor]) -> None:
 
 
 class DataOrder(BetweenUpdates):
-    """Gives the training loaders of a run passes of its own, and keeps the global random numbers of NumPy and Python in
+    """Gives the training loaders of a run their own passes, and stores the global random numbers of NumPy and Python in
     its checkpoint. seed: that of the run."""
 
     def __init__(self, seed: int, rank: int) -> None:
@@ -294,7 +294,7 @@ class DataOrder(BetweenUpdates):
         self.trainer = trainer
 
     def teardown(self, trainer: L.Trainer, task: L.LightningModule, stage: str) -> None:
-        """Makes what is measured after training depend on nothing that training or an interruption of it has left."""
+        """Makes measurements after training independent of the state that training, or its interruption, has left."""
         self.is_over = True
         self.to_build = set()
         self.passes = {name: [] for name in self.passes}

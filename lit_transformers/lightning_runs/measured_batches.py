@@ -1,4 +1,4 @@
-"""What a measurement of a module has read: a fingerprint of its examples, whatever batches they stood in."""
+"""The input of a measurement of a module: a fingerprint of its examples, which does not depend on their batches."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class MeasuredBatches(Callback):
     nor the size of batches matters.
 
     Where all parts of a batch have rows, as many of each, a row of all of them is an example; else the batch is one. A
-    batch that pads its rows to the longest one has other rows than a larger one: a data module that does so says what
-    it is measured on in ``evaluation_fingerprint``, a text or a method that returns one, which takes the place of
-    hashes.
+    batch that pads its rows to the longest one has other rows than a larger one: a data module with such batches states
+    the fingerprint of its examples in ``evaluation_fingerprint``, a text or a method that returns one, which replaces
+    the hashes.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class MeasuredBatches(Callback):
         self.on_validation_batch_start(trainer, task, batch, i, loader)
 
     def measurement(self, split: str) -> Measurement:
-        """Returns what was measured, and what the module states of its metrics."""
+        """Returns the measurement of a split, with the measures that the module states for its metrics."""
         documents = canonical_hash([self.offered] if self.offered is not None else [self.examples, self.total], 32)
         return Measurement.of(split, documents, self.examples, self.measures)
 
@@ -86,8 +86,8 @@ def examples_of(batch: Any) -> Iterator[bytes]:
 
 
 def parts_of(value: Any, depth: int = 0) -> Iterator[Any]:
-    """Yields the tensors and arrays of a batch of whatever type, its lists of plain values, and single values as text;
-    nothing of what has no content, such as None."""
+    """Yields the tensors and arrays of a batch of any type, its lists of plain values, and single values as text;
+    nothing for values without content, such as None."""
     if isinstance(value, torch.Tensor):
         yield value.detach().cpu().to_dense() if value.is_sparse else value.detach().cpu()
     elif isinstance(value, np.ndarray) and value.dtype != object:

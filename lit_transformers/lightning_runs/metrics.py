@@ -1,4 +1,4 @@
-"""What a module logs, by the names that records have, and the values of single examples that it may hand over.
+"""The metrics that a module logs, by their names in records, and the values of single examples that it may hand over.
 
 A module that logs ``val_loss``, ``val/loss`` or ``loss`` in its validation has ``val/loss`` in its record. Where the
 test split is measured, one that logs ``test_loss``, ``test/loss`` or ``loss`` in its test has ``test/loss``.
@@ -7,7 +7,7 @@ test split is measured, one that logs ``test_loss``, ``test/loss`` or ``loss`` i
 example of the batch, by the metric's name in the record without the split. Its mean is the metric, and intervals are
 over examples too: ``return {"example_values": {"accuracy": (logits.argmax(1) == labels).float()}}``.
 
-A module says what its metrics mean in ``measures``, by their names in records without the split:
+A module states the meaning of its metrics in ``measures``, by their names in records without the split:
 ``measures = maximized("accuracy", per="example") | minimized("loss", per="example")`` of
 ``lit_transformers.records.measure``. Of a metric that it does not name a study states the goal.
 """
@@ -33,11 +33,11 @@ PREFIX = re.compile(r"^(?:val|valid|validation|test)[/_.-](?=.)")
 
 
 def logged_in_record(logged: Mapping[str, Any], split: str = "val") -> dict[str, float]:
-    """Returns what was logged by its names in a record, below the split. Of two that would have the same, each is below
-    its own.
+    """Returns the logged values by their names in a record, below the split. Where two values would get one name, each
+    has its full name.
 
-    What is logged for steps and for the epoch Lightning logs of a validation by two names, one of which ends in
-    ``_epoch``, and the other one counts. Names that a module has chosen stay, however they end.
+    If a validation logs a value for steps and for the epoch, Lightning gives it two names, one of which ends in
+    ``_epoch``; the other one counts. Names that a module has chosen stay, however they end.
     """
     names = [name for name in logged if not _is_fork(name, logged)]
     short = [PREFIX.sub("", name) for name in names]
@@ -48,7 +48,7 @@ def logged_in_record(logged: Mapping[str, Any], split: str = "val") -> dict[str,
 
 
 def stated_measures(module: L.LightningModule) -> dict[str, Measure]:
-    """Returns what a module states of its metrics; nothing where it has other things in ``measures``."""
+    """Returns the measures that a module states for its metrics; none where its ``measures`` holds anything else."""
     stated = getattr(module, "measures", None)
     if not isinstance(stated, Mapping):
         return {}
@@ -84,7 +84,7 @@ class LoggedNames(Callback):
         self._add(trainer)
 
     def _add(self, trainer: L.Trainer) -> None:
-        """Adds the names of what has changed since the start, which leaves out what training has logged."""
+        """Adds the names of the metrics that have changed since the start, without those that training has logged."""
         metrics = trainer.callback_metrics
         logged = {name: value for name, value in metrics.items() if self.before.get(name) is not value}
         self.measured = logged_in_record(logged, "val" if trainer.state.fn == "fit" else self.split)

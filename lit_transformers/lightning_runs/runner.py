@@ -23,8 +23,8 @@ def _changes_nothing(config: LightningRunConfig, baseline: LightningRunConfig) -
 
 
 def _floors(config: LightningRunConfig, metric: str) -> Sequence[Reference]:
-    """Returns what the data module says of simple predictors: ``floors(NAME)``, values by name, of ``val/NAME`` or
-    ``test/NAME``."""
+    """Returns the values of simple predictors that the data module states: ``floors(NAME)``, by name, of ``val/NAME``
+    or ``test/NAME``."""
     data = config.data.build()
     floors = getattr(data, "floors", None)
     if floors is None:

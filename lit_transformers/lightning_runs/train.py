@@ -38,7 +38,7 @@ from lit_transformers.training.stopping import Stop
 __all__ = ["LOSS", "built", "make_trainer", "train", "trainer_switches"]
 
 LOSS = "loss"
-"""The name of the loss in what a training step returns to Lightning."""
+"""The name of the loss in the mapping that a training step returns to Lightning."""
 
 
 def train(
@@ -56,8 +56,8 @@ def train(
     an empty mapping, for nothing is observed of a network that is not known.
 
     training_key: of all runs with identical training. keep_every: seconds between checkpoints. observers: returns
-    callbacks that show the run, and its curves, and change nothing of it. batches: receives what is measured. loggers:
-    receive what the module logs.
+    callbacks that show the run, and its curves, and change nothing of it. batches: receives the measured batches.
+    loggers: receive the values that the module logs.
     """
     L.seed_everything(config.seed, workers=True, verbose=False)
     module, data = built(config)
@@ -122,7 +122,7 @@ def measure(
 
 
 def built(config: LightningRunConfig) -> tuple[L.LightningModule, L.LightningDataModule | None]:
-    """Builds the module and its data. What that draws of torch's random numbers does not move what comes after."""
+    """Builds the module and its data. Their draws from torch's random numbers do not change later draws."""
     with torch.random.fork_rng(devices=[]):
         module = config.model.build()
     with torch.random.fork_rng(devices=[]):
@@ -131,7 +131,7 @@ def built(config: LightningRunConfig) -> tuple[L.LightningModule, L.LightningDat
 
 
 def trainer_switches(directory: Path, loggers: Sequence[Logger] = ()) -> dict[str, Any]:
-    """Returns the arguments by which a Trainer writes and shows nothing of its own, but for what loggers receive."""
+    """Returns the arguments by which a Trainer itself writes and shows nothing, except through loggers."""
     return {
         "num_sanity_val_steps": 0,
         "default_root_dir": directory,
@@ -164,7 +164,7 @@ def make_trainer(
 
 
 def single_trainer(config: LightningRunConfig, directory: Path, callbacks: list[Callback]) -> L.Trainer:
-    """Returns a Trainer of one process, on the device of the config, whatever started this process."""
+    """Returns a Trainer of one process, on the device of the config, no matter how this process was started."""
     return L.Trainer(
         max_steps=config.training.steps,
         accelerator={"cuda": "gpu"}.get(config.training.device, config.training.device),
@@ -177,8 +177,8 @@ def single_trainer(config: LightningRunConfig, directory: Path, callbacks: list[
 
 
 class TrainingLoss(Callback):
-    """Adds the loss of training, and what validations measure, to the curves, and shows each step to other callbacks as
-    the library's own tasks show theirs. A step without a loss, as of several optimizers, adds no point.
+    """Adds the loss of training, and the metrics of validations, to the curves, and shows each step to other callbacks
+    as the library's own tasks show theirs. A step without a loss, as of several optimizers, adds no point.
 
     A point is the mean over the batches since the update before, of which there are fewer at the end of an epoch.
     """

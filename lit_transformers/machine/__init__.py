@@ -1,1 +1,1 @@
-"""What the machine has, without torch: cores, memory, the processor."""
+"""The resources of the machine, without torch: cores, memory, the processor."""

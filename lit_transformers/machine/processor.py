@@ -22,7 +22,7 @@ def processor() -> str:
 
 
 def processor_model() -> tuple[str, ...]:
-    """Returns the name of the CPU's model, which may be empty, and whatever else tells it from others."""
+    """Returns the name of the CPU's model, which may be empty, and the other entries that tell it from other models."""
     entries = _entries()
     if not entries:
         return (_name_by_system(),)

@@ -47,7 +47,7 @@ class Attention(QKVMixer):
         return self.rotary is None and self.relative is None
 
     def pattern(self, ctx: Context, remembered: int) -> Pattern:
-        """Returns who sees whom, after so many keys of memory."""
+        """Returns who sees whom, after ``remembered`` keys of memory."""
         if ctx.pattern is not None:
             return ctx.pattern.after_memory(remembered)
         return Band(self.before, 0) if ctx.causal and ctx.source is None else Band(None, None)

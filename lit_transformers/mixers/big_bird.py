@@ -148,7 +148,8 @@ def of_full_rows(sampler: GraphSampler, length: int, device: torch.device) -> Gr
 
 
 def shuffled(blocks: int, graphs: int, seed: int, device: torch.device) -> Tensor:
-    """Hashes every graph and pair of blocks to a number from 0 to 2^31 - 1, (1, h, n, n), whatever their number."""
+    """Hashes every graph and pair of blocks to a number from 0 to 2^31 - 1, (1, h, n, n), which does not depend on the
+    number of graphs or blocks."""
     h, i, j = torch.meshgrid(*(torch.arange(n, device=device) for n in (graphs, blocks, blocks)), indexing="ij")
     hashed = (h * 8_191 + i) * 131_071 + j + seed * 2_654_435
     for factor in (0x45D9F3B, 0x119DE1F3):  # a multiplicative hash: neighbouring inputs give unrelated outputs

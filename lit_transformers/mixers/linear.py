@@ -184,7 +184,7 @@ def of_one_token(
     start: Float[Tensor, "b h f v+1"],
     eps: float,
 ) -> tuple[Float[Tensor, "b h 1 v"], Sums]:
-    """Returns what ``causal`` returns for a single token, to the bit, without its chunks and pieces."""
+    """Returns the outputs of ``causal`` for a single token, to the bit, without its chunks and pieces."""
     y = (q @ k.mT) @ v + q @ start
     sums = start + k.mT @ v
     return y[..., :-1] / (y[..., -1:] + eps), Sums(products=sums[..., :-1], features=sums[..., -1])

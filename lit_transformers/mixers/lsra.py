@@ -66,7 +66,7 @@ class LSRAConfig(QKVConfig, kind="lsra"):
 class LSRA(Mixer):
     """Section 4, figure 3: some channels attend to everything, the others read their neighbours, side by side.
 
-    Channels are split before any projection, so that each branch has square maps of its own width, and concatenated
+    Channels are split before any projection, so that each branch has square maps as wide as itself, and concatenated
     after; only the feed-forward mixes them. Channels are split, not heads. The text describes depthwise convolutions;
     the released models use dynamic ones: ``convolution.dynamic``.
     """

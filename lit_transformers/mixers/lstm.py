@@ -150,7 +150,7 @@ def packed(
 def held(
     lstm: nn.LSTM, x: Float[Tensor, "b t d"], lengths: Int[Tensor, " b"], initial: State
 ) -> tuple[Float[Tensor, "b t w"], State]:
-    """Returns what ``packed`` returns, with any numbers at padding, without reading ``lengths`` on the host.
+    """Returns the outputs of ``packed``, with any numbers at padding, without reading ``lengths`` on the host.
 
     A channel that is 1 at padding closes the input gate and opens the forget gate, so that c_t = 1 c_(t-1) + 0 g. So a
     backward direction reaches the last real token with the cell that it began with; that is zero, as is h = o tanh(0).

@@ -92,7 +92,7 @@ def remember(
             k, v = torch.cat([state["keys"], k], dim=2), torch.cat([state["values"], v], dim=2)
         new_state = {"keys": k[:, :, kept], "values": v[:, :, kept]}
     new_state |= {name: flag[:, kept] for name, flag in flags.items()}
-    # Laid out as ``empty_rows`` does: code is compiled for a layout, and what was cut off is not kept.
+    # Laid out as in ``empty_rows``, for code is compiled for a layout; and the tokens that were cut off are released.
     return MemoryOutput(k, v, flags, hidden, {name: part.contiguous() for name, part in new_state.items()})
 
 

@@ -32,7 +32,7 @@ class EncodedConfig(HeadsConfig, ABC):
 
     @abstractmethod
     def attention_promises(self) -> Promises:
-        """Returns what the mixer could be used for without an encoding and without memory."""
+        """Returns the promises that the mixer could make without an encoding and without memory."""
 
     @final
     def promises(self) -> Promises:
@@ -160,7 +160,7 @@ class QKVMixer(Mixer):
         return self.encoded(inputs, ctx), state, segment
 
     def read(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any) -> tuple[Inputs, Any, SegmentInputs]:
-        """Returns what ``prepared`` returns, before the encoding adds to it."""
+        """Returns the outputs of ``prepared`` before the encoding adds to them."""
         q = split(self.query(x), self.heads)
         if ctx.source is not None:
             k, v, state = of_source(ctx.source, state, self.keys)
@@ -174,10 +174,10 @@ class QKVMixer(Mixer):
         """Yields the sums over the keys of n numbers of each key, weighted by the attention of each query; at a time as
         many of the n as a head has channels. The other arguments are those of ``attend``.
 
-        Attention is linear in its values, so these numbers take the place of the values, whatever pattern, encoding or
-        softmax is used: a one-hot number of each key yields its attention weight. What is added to the output without
-        regard to the values (by an encoding, by projections of global tokens) is subtracted. Across two sequences there
-        is no such thing.
+        Attention is linear in its values, so these numbers take the place of the values, with any pattern, encoding or
+        softmax: a one-hot number of each key yields its attention weight. Terms that do not depend on the values (from
+        an encoding, from projections of global tokens) are subtracted from the output. Attention across two sequences
+        has no such terms.
         """
 
         def attended(part: Float[Tensor, "s k"]) -> Float[Tensor, "b h t k"]:
@@ -207,7 +207,7 @@ class QKVMixer(Mixer):
         return self.dropout if self.training else 0.0
 
     def encoded(self, inputs: Inputs, ctx: Context) -> Inputs:
-        """Returns the inputs with what the encoding adds to them."""
+        """Returns the inputs with the additions of the encoding."""
         inputs = self.rotated(inputs, ctx.backward)
         if self.relative is None:
             return inputs

@@ -84,9 +84,9 @@ class Star(Mixer):
     s' = LN(ReLU(MultiAtt(s, [s; H']))) of the new satellites, from H = E and s = mean(E).
 
     There is no residual inside a cycle, as in the paper; a block's is around all cycles. The output is H, so the last
-    cycle updates no relay, which would not be read. Neighbours are the nearest real tokens, whatever padding is
-    between; in a ring of one or two a token sees itself or its neighbour twice, as the formula says. Its maps have no
-    roles: those of relays are multiplied with others before they reach a token, so that nothing can stand beside them.
+    cycle updates no relay, which would not be read. Neighbours are the nearest real tokens, also across padding; in a
+    ring of one or two a token sees itself or its neighbour twice, as the formula says. Its maps have no roles: the maps
+    of relays are multiplied with others before they reach a token, so that they can have no adapters.
     """
 
     def __init__(self, config: StarConfig, shape: Shape) -> None:
@@ -117,7 +117,7 @@ class Star(Mixer):
     def _satellites(
         self, part: Projected, h: Tensor, e: Tensor, relay: Tensor, ring: tuple[Tensor, ...]
     ) -> Float[Tensor, "b t d"]:
-        """What tokens read is computed in pieces, and again by the backward pass, so that the products of all tokens
+        """Computes the attention of tokens in pieces, and again in the backward pass. So the products of all tokens
         with their neighbours are never held at once."""
         groups = {"queries": (part.query(h),), "own": part.pair(h)}
         groups["exists"] = tuple((indices >= 0)[..., None] for indices in ring)
@@ -132,7 +132,7 @@ class Star(Mixer):
         return part.finish(y.squeeze(1))
 
     def _links(self, place: Stretch, ring: tuple[Tensor, ...], is_first: bool) -> Cut:
-        """Returns what the tokens at a place read. In the first cycle they are their own inputs."""
+        """Returns the vectors that the tokens at a place read. In the first cycle, the tokens are their own inputs."""
         cut = {name: TensorSlice(name, rows=place) for name in ("queries", "own", "exists")}
         for side, indices in zip(SIDES, ring, strict=False):
             cut[side] = TensorSlice("own", chosen=indices[:, None, place.first : place.stop].clamp(min=0))

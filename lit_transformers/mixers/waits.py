@@ -19,7 +19,7 @@ WAITS: Mapping[str, str] = {
     "window": "which tokens are global, for each is a query that sees everything; not where they are set by positions "
     "that the host knows (``Context.start``)",
 }
-"""What the host reads once in each forward pass of a layer, by the kind of the mixer."""
+"""The values that the host reads once in each forward pass of a layer, by the kind of the mixer."""
 
 
 def most_waits(config: MixerConfig, padded: bool = True) -> int:

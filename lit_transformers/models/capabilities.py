@@ -1,4 +1,4 @@
-"""What a family can do: for each capability the base of the configs and the base of the networks that have it.
+"""The capabilities of families: for each of them, the base of the configs and the base of the networks that have it.
 
 An objective asks for a capability and never for a family, so that a family that is defined elsewhere can be trained.
 """
@@ -52,7 +52,7 @@ class CausalNetwork(Network):
 
     def first_symbols(self, state: Any, read: int, kept: int) -> Any:
         """Hook: returns the state after the first ``kept`` of the ``read`` symbols that were read without padding, or
-        None if the state does not hold what it was then, which is the default."""
+        None if it does not follow from ``state``, which is the default."""
         return None
 
     @abstractmethod
@@ -68,7 +68,7 @@ class CausalModelConfig(ModelConfig):
 
 
 class OrderedRows(NamedTuple):
-    """Rows whose symbols are read in an order of their own.
+    """Rows, each with an order in which its symbols are read.
 
     symbols       (b, t) the original symbols
     places        (b, t) the place of each in the order of its row, from 0; symbols of one place see each other
@@ -77,7 +77,7 @@ class OrderedRows(NamedTuple):
     marked        (b, t) True at symbols that the data single out
     segments      (b, t) the number of each symbol's segment, from 0; None where a row is one segment
     reused        how many symbols, from the first on, memory takes; None: all
-    backward      symbols stand in reverse, and what is remembered follows them in the text
+    backward      symbols stand in reverse, and the remembered symbols follow them in the text
     unbroken      the number of latest symbols in the state that are known to be real
     """
 
@@ -93,8 +93,8 @@ class OrderedRows(NamedTuple):
 
 
 class OrderedOutput(NamedTuple):
-    """What is represented of ``OrderedRows``: hidden (b, m, d), from what is before each; content (b, t, d), from the
-    symbol at each position as well; the state after the rows; and named losses."""
+    """The representations of ``OrderedRows``: hidden (b, m, d), from the symbols before each position; content
+    (b, t, d), from the symbol at each position as well; the state after the rows; and named losses."""
 
     hidden: Float[Tensor, "b m d"]
     content: Float[Tensor, "b t d"]
@@ -103,8 +103,8 @@ class OrderedOutput(NamedTuple):
 
 
 class LayerOutputs(NamedTuple):
-    """What each layer makes of rows: layers (b, t, d) from the embeddings, with all that is added to them before the
-    first layer, to the network's own output; and named losses."""
+    """The vectors of rows at each layer: layers (b, t, d) from the embeddings, with all that is added to them before
+    the first layer, to the network's own output; and named losses."""
 
     layers: tuple[Float[Tensor, "b t d"], ...]
     aux: dict[str, Tensor]
@@ -163,8 +163,8 @@ class RowNetwork(Network):
         marked: Bool[Tensor, "b t"],
         segments: Int[Tensor, "b t"] | None = None,
     ) -> LayerOutputs:
-        """Hook: reads symbols as ``read_row`` does, and returns what every layer makes of them. Raises ConfigError
-        where a family shows the last layer alone, which is the default."""
+        """Hook: reads symbols as ``read_row`` does, and returns the outputs of every layer. Raises ConfigError where a
+        family shows the last layer alone, which is the default."""
         raise ConfigError(f"a {type(self).__name__} shows the output of its last layer alone", "task.combined_layers")
 
     def read_upper_layers(
@@ -203,10 +203,10 @@ class RowNetwork(Network):
     def lower_states(
         self, symbols: Int[Tensor, "b p"], padding_mask: Bool[Tensor, "b p"] | None = None
     ) -> Float[Tensor, "b p d"]:
-        """Hook: returns what the lowest ``apart`` layers make of passages, each with the [SEP] that ends it, whatever
-        their questions are. ``padding_mask`` is True at real symbols and False at padding, which is at the end. Raises
-        ConfigError where no layer reads passages apart, which is the default, or their states would depend on the
-        lengths of questions."""
+        """Hook: returns the states (b, p, d) of passages, each with the [SEP] that ends it, above the lowest ``apart``
+        layers, for any questions. ``padding_mask`` is True at real symbols and False at padding, which is at the end.
+        Raises ConfigError where no layer reads passages apart, which is the default, or their states would depend on
+        the lengths of questions."""
         raise ConfigError(APART_NOWHERE, "model")
 
     def lower_part(self) -> nn.Module:
@@ -217,9 +217,9 @@ class RowNetwork(Network):
     def question_states(
         self, questions: Int[Tensor, "b w"], padding_mask: Bool[Tensor, "b w"] | None = None
     ) -> Float[Tensor, "b w d"]:
-        """Hook: returns the states (b, w, d) of questions above the lowest ``apart`` layers, whatever their passages
-        are. A question has its [CLS], its [SEP] and the padding behind it. ``padding_mask`` is True at real symbols
-        and False at padding. Raises ConfigError if no layer reads questions apart, which is the default."""
+        """Hook: returns the states (b, w, d) of questions above the lowest ``apart`` layers, for any passages. A
+        question has its [CLS], its [SEP] and the padding behind it. ``padding_mask`` is True at real symbols and False
+        at padding. Raises ConfigError if no layer reads questions apart, which is the default."""
         raise ConfigError(APART_NOWHERE, "model")
 
     def read_states(
@@ -260,14 +260,14 @@ class RowNetwork(Network):
         raise ConfigError(f"a {type(self).__name__} shares no embeddings with another network", "model")
 
     def keep_layers(self, layers: int) -> None:
-        """Hook: represents symbols by the output of so many layers from now on, as it is before a norm that follows the
-        last one; of none, by their embeddings. Raises ConfigError where there are not more layers, or a family cannot
-        be cut, which is the default."""
+        """Hook: represents symbols by the output of the lowest ``layers`` layers from now on, before any norm that
+        follows the last layer; with 0, by their embeddings. Raises ConfigError where there are not more layers, or a
+        family cannot be cut, which is the default."""
         raise ConfigError(f"a {type(self).__name__} cannot be read at a layer", "model")
 
     def read_in_order(self, rows: OrderedRows, state: Any = None) -> OrderedOutput:
         """Hook: represents the positions ``rows.at`` from the symbols before each in the order of its row, and from
-        what ``state`` remembers. Raises ConfigError where a family predicts in no order, which is the default."""
+        the symbols that ``state`` remembers. Raises ConfigError where a family predicts in no order, as by default."""
         raise ConfigError(f"a {type(self).__name__} predicts in no order of its rows; set model to encoder", "model")
 
     def order_only(self) -> list[nn.Parameter]:
@@ -275,8 +275,8 @@ class RowNetwork(Network):
         return []
 
     def in_order_flops(self, length: int, predictions: int, remembered: int = 0) -> int:
-        """Hook: forward FLOPs of ``read_in_order`` beyond ``flops`` for so many predictions in a row of ``length``
-        tokens after ``remembered`` ones. By default none."""
+        """Hook: forward FLOPs of ``read_in_order`` beyond ``flops`` for ``predictions`` predictions in a row of
+        ``length`` tokens after ``remembered`` ones. By default none."""
         return 0
 
     def prediction_only(self) -> list[nn.Parameter]:
@@ -367,7 +367,7 @@ class PairNetwork(Network):
 
     def first_symbols(self, state: Any, read: int, kept: int) -> Any:
         """Hook: returns the decoder's state after the first ``kept`` of the ``read`` target symbols that were read
-        without padding, or None if the state does not hold what it was then, which is the default."""
+        without padding, or None if it does not follow from ``state``, which is the default."""
         return None
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Computes what a model costs (parameters, FLOPs, state) from its definition; allocates weights only where needed."""
+"""Computes the cost of a model (parameters, FLOPs, state) from its definition; allocates weights only where needed."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def require_fitting(config: ModelConfig) -> None:
 
 
 def shapes_or_values(build: Callable[[], M], measure: Callable[[M], R]) -> tuple[M, R]:
-    """Returns a module and what is measured of it: of the shapes of its weights alone, which takes no memory, or, where
-    that depends on values (a learned span, a marked token), of the module itself. Raises ConfigError for weights that
-    are larger than any module has, or than this machine holds."""
+    """Returns a module and its measurement: of the shapes of its weights alone, which takes no memory, or, where it
+    depends on values (a learned span, a marked token), of the module itself. Raises ConfigError for weights that are
+    larger than any module has, or than this machine holds."""
     module = None
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
@@ -91,14 +91,14 @@ def shapes_or_values(build: Callable[[], M], measure: Callable[[M], R]) -> tuple
 
 
 def require_held(parameters: int, room: float) -> None:
-    """Raises ConfigError where so many bytes cannot hold so many parameters."""
+    """Raises ConfigError where ``room`` bytes cannot hold the parameters."""
     if parameters * 4 > room:
         reason = f"its {parameters:,} weights alone take {memory(parameters * 4)}, and there are {memory(room)}"
         raise ConfigError(f"{reason}; set dim, depth or another size lower", "model")
 
 
 def spent(network: Network, length: int, source: int, continued: bool) -> tuple[Carried, int]:
-    """Returns what a row leaves to the next, and the forward FLOPs of one row after it."""
+    """Returns the size of the state that a row leaves to the next, and the forward FLOPs of one row after it."""
     carried = network.carried(length) if continued else Carried(0, 0)
     return carried, network.flops(length, carried.tokens, source)
 

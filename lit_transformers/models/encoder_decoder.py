@@ -109,7 +109,7 @@ def share_parameters(module: nn.Module, other: nn.Module) -> None:
 class EncoderDecoder(PairNetwork):
     """The encoder reads a source once; the decoder's state is {"length": (b,) next position, "layers": the stack's}.
 
-    ``tokens`` embeds the targets, and the sources too where these have no embedding of their own.
+    ``tokens`` embeds the targets, and the sources too where these have no separate embedding.
     """
 
     def __init__(self, config: EncoderDecoderConfig, data: DataDescription) -> None:

@@ -20,7 +20,7 @@ __all__ = ["initialise_normal", "initialise_scaled"]
 
 @runtime_checkable
 class HasRandomWeights(Protocol):
-    """A module that draws weights of its own, by the name that torch's modules have for it."""
+    """A module that draws its own weights in ``reset_parameters``, as modules of torch do."""
 
     def reset_parameters(self) -> None: ...
 
@@ -28,13 +28,14 @@ class HasRandomWeights(Protocol):
 def initialise_scaled(network: nn.Module, dim: int, embedding_factor: float) -> None:
     """Fills weights from normal distributions with a variance that depends on each part's role, and biases with zeros.
 
-    A linear map of n inputs has n^-0.5 as its standard deviation, which keeps the size of what it reads. An output
-    projection has (2 depth n)^-0.5, so that all residual branches together start about as large as what they are
-    added to (arXiv:1908.11365, section 4; GPT-2 does the same): with n^-0.5 post-norm translators lose up to a
+    A linear map of n inputs has n^-0.5 as its standard deviation, which keeps the size of its inputs. An output
+    projection has (2 depth n)^-0.5, so that all residual branches together start about as large as the vectors that
+    they are added to (arXiv:1908.11365, section 4; GPT-2 does the same): with n^-0.5 post-norm translators lose up to a
     quarter of their BLEU, or diverge. Embeddings have dim^-0.5, with which symbols scaled by dim^0.5 are as large as
     the sinusoids that they are added to.
-    embedding_factor: what embeddings are multiplied by when they are read. Learned positions are added to symbols and
-    start as large as these: with scaled symbols and positions of 0.02 a small masked model did not learn to copy.
+    embedding_factor: the factor by which embeddings are multiplied when they are read. Learned positions are added to
+    symbols and start as large as these: with scaled symbols and positions of 0.02 a small masked model did not learn to
+    copy.
     """
 
     def std(module: nn.Linear | nn.Embedding) -> float:
@@ -55,9 +56,9 @@ def initialise(network: nn.Module, std: Callable[[nn.Linear | nn.Embedding], flo
     """Draws the weights of each module from a stream of random numbers that its name and torch's seed determine.
 
     Linear maps and embeddings have the standard deviation ``std(module)``, learned positions ``positions_std``, and
-    biases of linear maps are zero. A module with random weights of its own draws them in ``reset_parameters``. What
-    a module draws does not depend on which others there are, so arms of a study that are trained from one seed
-    start from the same weights in all modules that they share, and their differences vary less between seeds.
+    biases of linear maps are zero. A module with other random weights draws them in ``reset_parameters``. The draws of
+    a module do not depend on the other modules, so arms of a study that are trained from one seed start from the same
+    weights in all modules that they share, and their differences vary less between seeds.
     """
     seed = torch.initial_seed()
     with torch.random.fork_rng(devices=[]):

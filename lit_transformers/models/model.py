@@ -74,8 +74,8 @@ class ModelConfig(BlockConfig):
         return self
 
     def beyond_origin(self) -> str:
-        """Hook: returns what its network does that no network of its ``origin`` does, "" where both compute the same.
-        By default they do."""
+        """Hook: returns a clause that says how its network differs from all networks of its ``origin``, "" where the
+        outputs are equal. By default they are."""
         return ""
 
     def token_embeddings(self) -> dict[str, TokenEmbeddingConfig]:
@@ -106,7 +106,7 @@ class ModelConfig(BlockConfig):
         return self.stack.build(shape, make_block, self.build_input(shape))
 
     def build_input(self, shape: Shape) -> StackInput:
-        """Hook: builds what symbols pass before the first layer. By default positions are added, with dropout."""
+        """Hook: builds the module before the first layer. By default it adds positions, with dropout."""
         return StackInput(self.positions.build(shape) if self.positions else None, self.dropout)
 
     def final_norm(self) -> nn.Module:
@@ -160,8 +160,8 @@ class Network(nn.Module, ABC):
         return layers_of(self)
 
     def roles(self) -> Roles:
-        """Hook: returns its parameters by role, as ``training.groups`` name them. By default those that follow from
-        what it is made of (``lit_transformers/models/roles.py``)."""
+        """Hook: returns its parameters by role, as ``training.groups`` name them. By default the roles follow from its
+        modules (``lit_transformers/models/roles.py``)."""
         return network_roles(self)
 
     def unused(self) -> list[nn.Parameter]:
@@ -169,7 +169,7 @@ class Network(nn.Module, ABC):
         return []
 
     def carried(self, length: int) -> Carried:
-        """Hook: returns what a row leaves to the next where all have ``length`` tokens. Nothing by default."""
+        """Hook: returns the state size that a row of ``length`` tokens leaves to the next such row. Zero by default."""
         return Carried(0, 0)
 
     def decoding_state(self, length: int) -> int | None:
@@ -185,7 +185,7 @@ class Network(nn.Module, ABC):
 class ModelOutput(NamedTuple):
     """A network's output for a segment. ``aux`` holds named losses, each a mean over its tokens; ``layers`` has the
     outputs of all layers but the last, if requested. ``source_aux`` holds those that are means over the tokens of a
-    source. ``embedded`` is what the first layer reads, of networks that read rows."""
+    source. ``embedded`` is the input of the first layer, of networks that read rows."""
 
     hidden: Float[Tensor, "b t d"]
     state: Any

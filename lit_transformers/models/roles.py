@@ -1,4 +1,4 @@
-"""The roles of parameters: what each is for, by which training treats some of a network otherwise than the others.
+"""The roles of parameters, by which training can treat some parameters of a network differently from the others.
 
 A parameter has several: a bias of the mixer of the third layer is of the network, of ``layer 3``, of ``mixers`` and of
 ``biases``. Most follow from the classes of modules. A module may name one itself, as ``role: ClassVar[str]``, which all
@@ -39,7 +39,7 @@ Roles = Mapping[str, Sequence[nn.Parameter]]
 
 
 class Layered(Protocol):
-    """What roles follow from in a network."""
+    """The parts of a network that roles follow from."""
 
     def embeddings(self) -> list[TokenEmbedding]: ...
     def layers(self) -> Mapping[str, Sequence[nn.Module]]: ...
@@ -53,11 +53,11 @@ def layers_of(network: nn.Module) -> dict[str, Sequence[nn.Module]]:
 
 
 def network_roles(network: Layered) -> Roles:
-    """Returns the roles that follow from what a network is made of.
+    """Returns the roles that follow from the modules of a network.
 
-    ``embeddings``: of symbols, positions and segments, with all that stands before the first layer; ``softmax``: what
-    predicts symbols and embeds none; ``layers``, ``layer 1`` for the lowest one, ``mixers``, ``feedforwards`` and
-    ``adapters``; and where there are several stacks, the name of each.
+    ``embeddings``: of symbols, positions and segments, with all that stands before the first layer; ``softmax``: the
+    parameters that predict symbols and embed none; ``layers``, ``layer 1`` for the lowest one, ``mixers``,
+    ``feedforwards`` and ``adapters``; and where there are several stacks, the name of each.
     """
     roles: dict[str, list[nn.Parameter]] = defaultdict(list)
     stacks = network.layers()

@@ -1,1 +1,1 @@
-"""What people read: amounts, errors in a line, and names that a table may break."""
+"""Text for people: amounts, errors in a line, and names that a table may break."""

@@ -24,7 +24,7 @@ class BreakableName:
         self.name = name
 
     def lines(self, width: int) -> list[str]:
-        """Returns the lines of the name in a column of this many characters; a longer part has a line of its own."""
+        """Returns the lines of the name in a column of ``width`` characters; a longer part has a separate line."""
         lines = [""]
         for word in _WORD.findall(self.name):
             for part in [word] if len(word.rstrip()) <= width else _PART.findall(word):

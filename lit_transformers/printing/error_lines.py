@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["IMPORT_ERRORS", "first_line"]
 
 IMPORT_ERRORS = (Exception, SystemExit)
-"""What importing a file of one's own may raise: a script that ends the process, too, is an error in a line."""
+"""The errors of importing a user's file: a script that ends the process is reported as an error in a line, too."""
 
 
 def first_line(error: BaseException) -> str:

@@ -1,1 +1,1 @@
-"""What runs and studies leave on disk: the names of files, and what is in a record and a plan. Imports no torch."""
+"""The files of runs and studies on disk: their names, and the contents of a record and a plan. Imports no torch."""

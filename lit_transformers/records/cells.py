@@ -1,7 +1,7 @@
 """Texts in tables of comma-separated values, which a spreadsheet may take for a formula.
 
 A spreadsheet computes a cell that begins with ``= + - @``, a tab or a line end, and a formula can start a program or
-send what stands beside it elsewhere. A quote before it makes it text (OWASP, *CSV injection*), and is taken away again
+send the contents of other cells elsewhere. A quote before it makes it text (OWASP, *CSV injection*), and is removed
 when the table is read. Numbers are written as they are.
 """
 

@@ -1,4 +1,4 @@
-"""How much of their context the arms of a study use, as ``context.json`` holds it beside the plan."""
+"""How much of their context the arms of a study use, as ``context.json`` holds it next to the plan."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ArmContext:
 @dataclass(frozen=True)
 class ContextUse:
     """The losses of the baseline's run ``key`` with its context cut to rising lengths, or the ``reason`` why there are
-    none. arms: those of all arms, where the data tell what can be known of them."""
+    none. arms: the losses of all arms, where reference values of the data are known."""
 
     key: str
     losses: tuple[ContextLoss, ...] = ()
@@ -56,9 +56,9 @@ def write_context(runs: Path, folder: str, context: ContextUse) -> None:
 
 
 def load_context(runs: Path, folder: str) -> ContextUse | None:
-    """Reads what was measured beside a plan; None where there is no file.
+    """Reads ``context.json`` from the folder of a plan; None where there is no file.
 
-    Raises ValueError or RecursionError, which ``first_fault`` names, where the file holds nothing of it, and OSError.
+    Raises ValueError or RecursionError, which ``first_fault`` names, where the file holds no losses, and OSError.
     """
     path = plan_path(runs, folder).with_name(CONTEXT)
     return parse(ContextUse, json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None

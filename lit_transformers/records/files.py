@@ -25,13 +25,14 @@ CHECKPOINT = "checkpoint.ckpt"
 """The last state of a run, from which it can be resumed."""
 
 LOG = "log.txt"
-"""What a run's processes print, and the traceback of its error."""
+"""The output of a run's processes, and the traceback of its error."""
 
 CURVES = "metrics.csv"
 """A run's metrics by step."""
 
 SENT_UPDATES = "updates.csv"
-"""What was sent of a run's updates beside its curves, by step: learning rate, norm of the gradient, speed, memory."""
+"""The values of a run's updates that were sent besides its curves, by step: learning rate, norm of the gradient,
+speed, memory."""
 
 DOCUMENTS = "documents.csv"
 """The loss of every document or example of a run's last evaluation."""
@@ -40,16 +41,16 @@ OUTPUTS = "outputs.jsonl"
 """The text that a run generated for every example of its last evaluation."""
 
 COMMAND_OUTPUT = "output.txt"
-"""What the command of a run has printed."""
+"""The standard output of a run's command."""
 
 COMMAND_ERRORS = "errors.txt"
-"""What the command of a run has printed as errors."""
+"""The error output of a run's command."""
 
 CALIBRATION = "calibration.json"
 """The file with the temperature that calibrates the probabilities of a run's checkpoint."""
 
 MLFLOW_RUN = "mlflow.run"
-"""The id of a run's run in MLflow, where it goes on after it was stopped."""
+"""The id of a run's run in MLflow, which a resumed run continues."""
 
 PLAN = "plan.json"
 """The arms of a study and the keys of their runs."""
@@ -82,7 +83,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Moves a damaged file to a free name beside it, ``<name>.damaged`` or ``<name>.damaged-2``; returns that name."""
+    """Moves a damaged file to a free name next to it, ``<name>.damaged`` or ``<name>.damaged-2``; returns that name."""
     for number in range(1, 1_000_000):
         free_path = path.with_name(f"{path.name}.damaged" + (f"-{number}" if number > 1 else ""))
         if not free_path.exists():

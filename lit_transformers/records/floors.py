@@ -1,5 +1,5 @@
-"""The floors of a study, as ``floors.json`` holds them beside its plan: what simple predictors reach on the same data,
-which know nothing of what the study asks about."""
+"""The floors of a study, as ``floors.json`` holds them next to its plan: the values that simple predictors, which know
+nothing of the subject of the study, reach on the same data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StageFloor:
     """The best value that a simple predictor reaches on the data of a stage, or the ``reason`` why there is none.
 
     name: of the stage. key: of its first run, whose data and budget the predictors learned from. metric: its name in
-    records, the first metric of the stage's objective that simple predictors have. goal: what is better of it.
+    records, the first metric of the stage's objective that simple predictors have. goal: of this metric.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Floors:
     key: of the first run of the baseline, which stands for the data and the budget that the predictors learned from.
     arms: those that read these data and see as much of them, their baseline first; empty where all do. others: of other
     data that arms read, and of these for arms that see less or more of them. document: the values of predictors that
-    see the whole document, beyond what these arms see, which decide nothing. stages: the floor of each stage.
+    see the whole document, more than these arms see, and decide nothing. stages: the floor of each stage.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""How tables, figures and sentences name arms: by what differs between them."""
+"""The names of arms in tables, figures and sentences, which state the differences between the arms."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ArmLabels:
         return self._marked(arm, self.levels[arm]) if arm in self.levels else self.alone(arm)
 
     def alone(self, arm: str) -> str:
-        """Returns the label of an arm in a sentence or beside a line: if a level is a number, all have the factor."""
+        """Returns the label of an arm in a sentence or next to a line: if a level is a number, all have the factor."""
         label = self.names.get(arm, arm)
         return self._marked(arm, label) if self.factor else label
 

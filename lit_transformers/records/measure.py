@@ -1,4 +1,4 @@
-"""What the number of a metric means: what it is a mean over, and whether less or more of it is better."""
+"""The meaning of a metric's number: the unit that it is a mean over, and whether less or more of it is better."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 PERCENT = 100.0
 """The perfect score of a percentage."""
 Goal = Literal["minimize", "maximize"]
-"""What is better of a metric: less of it, or more."""
+"""Whether less or more of a metric is better."""
 
 _PUBLISHED: dict[Goal, tuple[str, ...]] = {
     "minimize": (
@@ -34,7 +34,7 @@ _PUBLISHED: dict[Goal, tuple[str, ...]] = {
         *("macro F1", "micro F1", "exact match", "Pearson correlation", "Spearman correlation", "entity F1"),
     ),
 }
-"""The names by which papers call what this suite measures."""
+"""The names that papers have for the metrics of this suite."""
 _FORMER: dict[Goal, tuple[str, ...]] = {
     "minimize": ("peak memory", "perplexity on CNN/DM", "times slower"),
     "maximize": (
@@ -47,8 +47,8 @@ _FORMER: dict[Goal, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Measure:
-    """What a metric is a mean over, such as "symbol", "byte" or "example", and what is better of it. full: the number
-    of a perfect score, 100 of one in per cent.
+    """The unit that a metric is a mean over, such as "symbol", "byte" or "example", and its goal: whether less or more
+    of it is better. full: the number of a perfect score, 100 of one in per cent.
 
     Raises ConfigError for another goal.
     """
@@ -88,7 +88,7 @@ def measure_of_measured(metric: str, measures: Mapping[str, Measure]) -> Measure
 
 
 def published_goal(metric: str, *, former: bool = False) -> Goal | None:
-    """Returns what is better of a metric of a paper that this suite measures too, by its whole name; None of another.
+    """Returns the goal of a metric of a paper that this suite measures too, by its whole name; None for another metric.
 
     former: whether the metrics count that published studies used before they stated the goal.
     """

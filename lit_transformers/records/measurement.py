@@ -1,4 +1,4 @@
-"""What the metrics of a run were measured on, their units and goals: what a comparison of two runs needs of both."""
+"""The data that the metrics of a run were measured on, and their units and goals, by which two runs are compared."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def named_on(metric: str, split: str) -> str:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The split that was measured; a fingerprint of its ``documents`` or examples, whatever tokenizer reads them, and
-    how many ``examples`` there were, None where these are not known.
+    """The split that was measured; a fingerprint of its ``documents`` or examples, equal for all tokenizers, and the
+    number of ``examples``; None where these are not known.
 
-    units: by the name of each metric without its split, what it is a mean over: "symbol", "byte", "example" and others;
-    empty where nothing is known of the metrics. goals: whether less or more of each is better; empty in records from
-    before they held it. definitions: what a unit is in this run, where that follows from its
+    units: by the name of each metric without its split, the unit that it is a mean over: "symbol", "byte", "example"
+    and others; empty where nothing is known of the metrics. goals: whether less or more of each is better; empty in
+    records from before they held it. definitions: the definition of a unit in this run, where that follows from its
     data: a symbol is "byte" or "word" and a fingerprint of its tokenizer.
     """
 

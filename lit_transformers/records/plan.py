@@ -1,4 +1,4 @@
-"""The plan of a study, as ``plan.json`` holds it: its question, arms, runs, and what its source has published."""
+"""The plan of a study, as ``plan.json`` holds it: its question, arms, runs, and the published numbers of its source."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ __all__ = [
 VERSION = 1
 
 Quantity = Literal["mean", "median", "mean where learned"]
-"""What a study estimates of the values of an arm's seeds."""
+"""The quantity that a study estimates from the values of an arm's seeds."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ class Margin(Checked):
 class Metric(Checked):
     """The metric of a run's record that decides. Rates that span magnitudes are compared by ratio.
 
-    goal: what is better; None: what the objective or the module of the runs states, which is then in the plan.
-    ``margin`` is stated before anything is trained; without one no comparison is called equal.
-    quantity: what is estimated of an arm's seeds: their median, which few seeds can bound whatever their distribution;
-    the mean of those that have learned, also where others diverged; or, with None, the mean.
+    goal: whether less or more is better; None: the goal that the objective or the module of the runs states, which is
+    then in the plan. ``margin`` is stated before anything is trained; without one no comparison is called equal.
+    quantity: the quantity that is estimated from an arm's seeds: their median, which few seeds can bound for any
+    distribution; the mean of those that have learned, also where others diverged; or, with None, the mean.
     learned: the share of the way from the value of who knows nothing, or from the best floor, to the best value, from
-    which on a seed has learned; None for a quarter. event: what a run does that has a value of its time, such as
-    "reaches 3.28 val_loss"; a run whose value is not finite has not done it.
+    which on a seed has learned; None for a quarter. event: the event whose time is the value of the metric, such as
+    "reaches 3.28 val_loss"; it has not happened in a run whose value is not finite.
     """
 
     name: Name
@@ -267,8 +267,8 @@ class PublishedNumbers:
     """The metric, protocol, numbers and claims that the source reports, by the arms of the plan.
 
     ``margin`` is that of the study's metric in units of the source's, where these differ. ``remarks`` explain results
-    that are not those of the source, by the name of a contrast or, without contrasts, of an arm. ``goal`` is what is
-    better of the source's metric, None where that is not known; plans from before they held it have that of its name.
+    that are not those of the source, by the name of a contrast or, without contrasts, of an arm. ``goal`` is that of
+    the source's metric, None where it is not known; plans from before they held it have the goal of the metric's name.
     """
 
     protocol: Annotated[Protocol, BeforeValidator(lambda value: {"text": value} if isinstance(value, str) else value)]
@@ -289,7 +289,7 @@ class LookPlan:
     """The looks of a study, each by the number of seeds that an arm has at it at most, ascending.
 
     planned: those stated before the first one. taken: those whose results have been reported; one that is not among the
-    planned ones was added by hand. pilot: what the seeds before the first one were: a pilot, or an earlier plan.
+    planned ones was added by hand. pilot: the origin of the seeds before the first one: a pilot, or an earlier plan.
     """
 
     planned: tuple[int, ...]
@@ -318,7 +318,7 @@ class Plan:
     reach: how many symbols back the arm sees that sees least; None where arms do not differ in windows or memories.
     also: further metrics of the records, which reports show with their intervals and which judge nothing.
     stages: the runs that those of arms start from, each after those that it starts from itself.
-    retention: what is measured before and after the runs of each arm.
+    retention: the scores that are measured before and after the runs of each arm.
     rates: other learning rates at which the arms are measured.
     unpaired: whether the seeds of arms have nothing in common, so that arms are compared as independent samples.
     """
@@ -364,7 +364,7 @@ class Plan:
 
     @property
     def goal(self) -> Goal:
-        """What is better of its metric, which ``check`` requires."""
+        """The goal of its metric, which ``check`` requires."""
         assert self.metric.goal is not None
         return self.metric.goal
 
@@ -409,7 +409,7 @@ class Plan:
 
     @property
     def omissions(self) -> dict[str, str]:
-        """What this scale leaves out, with the reasons: levels whose arms are all left out for one reason, or arms."""
+        """The omissions of this scale, with the reasons: levels whose arms are all left out for one reason, or arms."""
         reasons = {entry.arm: entry.reason for entry in self.left_out}
         names = [*(arm.name for arm in self.arms), *reasons]
 
@@ -423,8 +423,8 @@ class Plan:
 
     @property
     def references_by_data(self) -> dict[str, tuple[Reference, ...]]:
-        """What is known of each of the data that arms read: by the level of the factor that changes them, by the arm
-        where there is none, or by an empty name where all arms read the same."""
+        """The references of each of the data that arms read: by the level of the factor that changes the data, by the
+        arm where there is no such factor, or by an empty name where all arms read one data set."""
         if self.references:
             return {"": self.references}
         arms = [arm for arm in self.arms if arm.references]

@@ -1,4 +1,4 @@
-"""The arms of a study at other learning rates, as ``rates.json`` holds them beside the plan."""
+"""The arms of a study at other learning rates, as ``rates.json`` holds them next to the plan."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def write_rates(runs: Path, folder: str, rates: RateValues) -> None:
 
 
 def load_rates(runs: Path, folder: str) -> RateValues | None:
-    """Reads what was measured beside a plan; None where there is no file.
+    """Reads ``rates.json`` from the folder of a plan; None where there is no file.
 
-    Raises ValueError or RecursionError, which ``first_fault`` names, where the file holds none, and OSError.
+    Raises ValueError or RecursionError, which ``first_fault`` names, where the file holds no rates, and OSError.
     """
     path = plan_path(runs, folder).with_name(RATES)
     return parse(RateValues, json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None

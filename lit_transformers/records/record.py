@@ -41,7 +41,7 @@ REPEATS_WITHIN = "a seed repeats within"
 
 @dataclass(frozen=True)
 class Gate:
-    """The result of one gate: its name, whether it passed, and what it measured."""
+    """The result of one gate: its name, whether it passed, and the measured detail."""
 
     name: str
     passed: bool
@@ -50,12 +50,12 @@ class Gate:
 
 @dataclass(kw_only=True)
 class Record:
-    """The record of one run, which is filled in while the run goes on.
+    """The record of one run, which is filled in during the run.
 
     ``reason``: why it did not finish. ``resumable``: whether a failed run was cut off from outside, so that running it
     again may succeed. ``time_limit``: in seconds, of a run that exceeded it. ``measurement``: None of a run from before
-    records held it. ``cost``: its ``tokens`` and ``train_flops`` are of what the run has read where it has
-    ``planned_tokens`` too; those of a run that did not end, or from before that was counted, are planned.
+    records held it. ``cost``: where it has ``planned_tokens`` too, its ``tokens`` and ``train_flops`` count the tokens
+    that the run has read; otherwise they are planned, as of a run that did not end, or from before these were counted.
     """
 
     version: int
@@ -132,7 +132,7 @@ def record_to_plain(record: Record) -> dict[str, Plain]:
 
 
 def load_record(path: Path) -> Record:
-    """Reads a record. Raises what ``parse_record`` does, ValueError where the file is no JSON, and OSError."""
+    """Reads a record. Raises the errors of ``parse_record``, ValueError where the file is no JSON, and OSError."""
     return parse_record(from_json(path.read_bytes()))
 
 

@@ -11,7 +11,8 @@ __all__ = ["Reference"]
 
 @dataclass(frozen=True)
 class Reference:
-    """A value of the metric that is known before anything is trained, by the name of what a model knows that has it."""
+    """A value of the metric that is known before anything is trained, by the name of the knowledge that a model of this
+    value has."""
 
     name: str
     value: Number

@@ -111,7 +111,7 @@ def _left_out_if_empty(part: type[Any]) -> frozenset[str]:
 
 
 def dump(value: Any) -> dict[str, Plain]:
-    """Returns an object as ``results.jsonl`` holds it: every Number as a float, and without what is left out there."""
+    """Returns an object as ``results.jsonl`` holds it: every Number as a float, without the fields that it omits."""
     plain: dict[str, Plain] = _reader(cast(Any, type(value))).dump_python(value, mode="json")
     return plain
 

@@ -23,7 +23,7 @@ LONGEST_NAME = 200
 
 
 def folder_name(study: str, scale: str, changes: Mapping[str, Plain]) -> str:
-    """Returns the name of a plan's folder: the same for the same values, however typed and in whatever order."""
+    """Returns the name of a plan's folder, which is equal for equal values in any notation and any order."""
     parts = [] if scale in ("", PLAIN_SCALE) else [scale]
     parts += [f"{path}={_text(value)}" for path, value in sorted(changes.items())]
     if not parts:
@@ -46,17 +46,17 @@ def _text(value: Plain) -> str:
 
 
 def search_group(folder: str) -> str:
-    """Returns what the trials of a search are called together, next to the runs of the plan in this folder."""
+    """Returns the name of the group of a search's trials, next to the runs of the plan in this folder."""
     return f"{folder}--search"
 
 
 def rates_group(study: str) -> str:
-    """Returns what the runs of a study at other learning rates are called together, next to those of the study."""
+    """Returns the name of the group of a study's runs at other learning rates, next to the runs of the study."""
     return f"{study}--rates"
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name is that of a file in whatever folder it is looked for, on every system."""
+    """Whether a name stands for a file directly in the folder that it is joined to, on every system."""
     return name not in ("", ".", "..") and not re.search(r"[/\\\x00-\x1f\x7f\ud800-\udfff]|^[A-Za-z]:", name)
 
 

@@ -31,11 +31,11 @@ def hash_of_modules(hashes: Mapping[str, str]) -> str:
 
 
 def modules_on_path(config: Config, roots: Iterable[str], packages: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Returns the hash of every module of ``packages`` that ``roots`` and the config's classes import, of its syntax
-    tree without docstrings. A class of the config that is defined elsewhere brings its own package, and one of a
-    plug-in that is a file the modules beside it which it imports.
+    """Returns, for every module of ``packages`` that ``roots`` and the config's classes import, the hash of its syntax
+    tree without docstrings. A class of the config that is defined elsewhere adds its own package; a class of a plug-in
+    that is a file adds the modules in the folder of the file that it imports.
 
-    The tables in the packages' __init__ files are left out, with what they import: a new mixer leaves the runs of the
+    The tables in the packages' __init__ files are left out, with their imports: a new mixer leaves the runs of the
     others valid. Of a callback, the modules of its project that it imports are there too.
     """
     callbacks = map(hashes_of_project, modules_of_callbacks(config))
@@ -54,8 +54,8 @@ def modules_on_path(config: Config, roots: Iterable[str], packages: Sequence[str
 
 
 def stamps_of_plugins(config: Config) -> dict[str, str]:
-    """Returns the hash of every module from outside of this library that computes what a config's network computes:
-    those of its classes, and what they import of their own."""
+    """Returns the hash of every module from outside of this library on which the outputs of a config's network depend:
+    the modules of its classes, and the modules that they import there."""
     if all(module.split(".")[0] in PACKAGES for module in modules_of(config)):
         return {}
     hashes = modules_on_path(config, ())

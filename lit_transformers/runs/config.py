@@ -1,4 +1,4 @@
-"""The config of a run, and what a run costs, which is computed from it."""
+"""The config of a run, and the cost of the run, which is computed from it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RunConfig(Config):
     """All that a run depends on. ``seed`` is for the weights and dropout; the order of the data has its own seed.
 
     start: where its weights come from, part by part: files, imports, or other runs, which are done first.
-    compression: what becomes of its weights in the order of the list: pruning, quantisation, shared values. A run of no
+    compression: the changes of its weights, in the order of the list: pruning, quantisation, shared values. A run of no
     steps that starts from another run compresses the other one's weights after their training.
     timed: measure the time of passes of its network as a share of that of the network that it starts from, in turns, at
     its end; for a machine on which nothing else runs.
@@ -95,7 +95,7 @@ class RunConfig(Config):
                 "empty task.evaluation, or set training.strategy to ddp"
             )
         if self.start.teacher is not None and not self.task.learned_of_teacher:
-            yield "start.teacher teaches nothing; set task.distillation to what is learned, or drop start.teacher"
+            yield "start.teacher teaches nothing; set task.distillation, or drop start.teacher"
         if self.start.teacher is None and self.task.learned_of_teacher:
             yield "task.distillation learns from start.teacher, which is null; set start.teacher to a run or a file"
         yield from self._compression_conflicts()
@@ -221,8 +221,8 @@ class RunConfig(Config):
         return teacher
 
     def _starting_symbols(self) -> TrainedSymbols | None:
-        """Returns what the symbols stand for of the weights that training starts from; None where there are none, or
-        they do not say. Raises ConfigError where sources differ in that."""
+        """Returns the meaning of the symbols of the weights that training starts from; None where there are no weights,
+        or where they do not state it. Raises ConfigError where sources differ in it."""
         known: dict[str, TrainedSymbols] = {}
         for part, source in self.start.sources().items():
             symbols = _symbols_of(source, f"start.{part}")
@@ -293,8 +293,8 @@ def seeds_of(config: Config) -> dict[str, int]:
 
 
 def _symbols_of(source: WeightSourceConfig, place: str) -> TrainedSymbols | None:
-    """Returns what the symbols of a source of weights stand for; None where a file does not say. Raises ConfigError
-    where the data of a run do not. place: the field of the source."""
+    """Returns the meaning of the symbols of a source of weights; None where a file does not state it. Raises
+    ConfigError where the data of a run do not state it. place: the field of the source."""
     if not isinstance(source, RunWeightsConfig):
         return symbols_of_file(file_of_source(source, place))
     data = source.run.build_data()
@@ -364,8 +364,8 @@ def require_compressions(config: RunConfig, data: DataDescription) -> None:
 
 def frozen_and_saved(config: RunConfig, data: DataDescription, cost: ModelCost) -> tuple[int, float]:
     """Returns how many parameters the groups of a run freeze, and the FLOPs for each token that backward passes save by
-    these groups and by the fixed matrices of adapters. Raises ConfigError for a group of what the network does not
-    have, and for what would never learn."""
+    these groups and by the fixed matrices of adapters. Raises ConfigError for a group of parameters that the network
+    does not have, and for a part that would never learn."""
     learns_whole = not config.training.groups and config.training.unfreezing is None
     if learns_whole and config.model.adapter is None:
         return 0, 0.0
@@ -414,7 +414,7 @@ def flops_of_teacher(config: RunConfig, data: DataDescription) -> float:
 
 
 def spent(description: Description, config: RunConfig, steps: int, tokens: int) -> dict[str, Plain]:
-    """Returns what a run of so many steps has cost, for its record: the description with the tokens that it has read
+    """Returns the cost of a run of ``steps`` steps, for its record: the description with the tokens that it has read
     and their FLOPs, and with the tokens that were planned for these steps."""
     train_flops = description.train_flops_per_token * tokens
     cost = description._replace(tokens=tokens, train_flops=train_flops)._asdict()

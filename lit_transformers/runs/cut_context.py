@@ -24,7 +24,7 @@ from lit_transformers.training.arithmetic import arithmetic
 __all__ = ["context_losses", "sampled_rows"]
 
 MOST_SYMBOLS = 1 << 18
-"""The most symbols that are read in all, which takes some seconds at the size of the demo."""
+"""The most symbols that are read in total; they take some seconds at the size of the demo."""
 MOST_POSITIONS = 2048
 SEGMENTS = 4
 """The longest context of a network that carries a state, in segments."""
@@ -34,7 +34,8 @@ def context_losses(checkpoint: Path, symbols: int = MOST_SYMBOLS) -> tuple[Conte
     """Measures a trained language model with its context cut to the last 1, 2, 4, ... symbols; nothing is trained.
 
     Each length is measured at the same positions, drawn at random from the documents of the evaluation; ``symbols``
-    bounds what is read in all. The longest context is a segment, or four of a network that carries a state.
+    bounds the symbols that are read in total. The longest context is a segment, or four of a network that carries a
+    state.
     Raises ConfigError where the checkpoint is of no language model or the documents are too short.
     """
     task, config, extra = load(checkpoint, is_own=True)

@@ -1,4 +1,4 @@
-"""Writes what an evaluation leaves of every document or example: its losses, and its outputs."""
+"""Writes the results of an evaluation for every document or example: its losses, and its outputs."""
 
 from __future__ import annotations
 

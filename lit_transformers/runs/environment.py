@@ -1,4 +1,4 @@
-"""What a run records besides its numbers: its environment, its memory and the reason of a failure."""
+"""The parts of a run's record besides its numbers: its environment, its memory and the reason of a failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lit_transformers.training.stopping import Diverged
 def environment(device: str, library: str, tf32: bool) -> dict[str, Plain]:
     """Returns versions, hardware and code (``library`` is its hash); nothing names a person, a machine or a secret.
 
-    device: what the run's config asks for, auto, cpu or cuda. tf32: whether it allows TF32, which CPUs do not have.
+    device: the device in the run's config: auto, cpu or cuda. tf32: whether it allows TF32, which CPUs do not have.
     """
     names = ("torch", "lightning", "torchmetrics", "numpy")
     return {

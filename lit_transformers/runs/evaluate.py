@@ -103,7 +103,7 @@ def load(
 
 
 def loaded(checkpoint: Path, changes: Mapping[str, Plain], wished: Mapping[str, Plain], is_own: bool) -> Loaded:
-    """Reads what ``load`` returns from the file."""
+    """Reads the result of ``load`` from the file."""
     load_plugins()
     checkpoint_data = read(checkpoint)
     extra = checkpoint_data["lit_transformers"]

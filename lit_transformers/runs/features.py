@@ -38,7 +38,7 @@ def cached_features(config: RunConfig, task: Task, data: Data) -> Iterator[float
     ``training.cache_features`` or ``training.cached_layers`` is set and the run trains. The table is computed first if
     the cache has none.
 
-    Yields the seconds that this took, 0 if nothing was computed. Raises ConfigError if what is cached learns, or is in
+    Yields the seconds that this took, 0 if nothing was computed. Raises ConfigError if the cached part learns, or is in
     training mode, where dropout changes its outputs, or if the network cannot be divided above it.
     """
     fields = config.training
@@ -167,8 +167,8 @@ def write_table(
 
 
 def computed(task: LabelledTask, network: RowNetwork, rows: LabelledBatch) -> Float[Tensor, "b t w"]:
-    """Returns the features (b, t, w) of rows. Raises ConfigError if the lowest layers add a loss of their own, which no
-    cache holds."""
+    """Returns the features (b, t, w) of rows. Raises ConfigError if the lowest layers add a loss, which no cache
+    holds."""
     if network is task.network:
         return torch.cat(task.chosen_layers(network, rows).layers, dim=-1)
     output = network.read_row(rows.inputs, needed_mask(rows), marks(rows), rows.segments)
@@ -179,7 +179,7 @@ def computed(task: LabelledTask, network: RowNetwork, rows: LabelledBatch) -> Fl
 
 
 def splits_of(data: LabelledData) -> tuple[Split, ...]:
-    """Returns the splits whose features are computed: of training, of its validations, and of what is measured."""
+    """Returns the splits whose features are computed: of training, of its validations, and of the measurement."""
     return tuple(dict.fromkeys(("train", data.validated_split, data.measured_split)))
 
 

@@ -1,8 +1,8 @@
 """Does a run, from a config to a record.
 
 ``fit`` may be stopped at any moment and called again: it resumes from its checkpoint, and on a CPU ends with the same
-record, bit for bit, as if it had never stopped. What computes the run's numbers is in ``train``, and what every run
-does around them in ``recording``.
+record, bit for bit, as if it had never stopped. The computation of the run's numbers is in ``train``, and the work
+around every run in ``recording``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def fit(
     """Trains, measures, and writes the record, and returns it as its file holds it. That of a finished run is read.
 
     An error during the run is an outcome, not an exception: "failed" with the reason, or "invalid" where a gate fails.
-    The runs that it starts from have been done, each in a folder beside this one that is named by its key.
+    The runs that it starts from have been done, each in a folder next to this one that is named by its key.
     Raises ConfigError or DataError before anything starts, also where the directory holds another run, Interrupted
     after SIGTERM, with a checkpoint written, and LoaderDied where a process that loads data was killed.
     keep_every: seconds between checkpoints. wandb_config: how the run is sent to Weights & Biases; None for not at all.
@@ -158,7 +158,7 @@ def protocol(config: RunConfig) -> dict[str, Plain]:
 
 
 def measurement(config: RunConfig, data: Data) -> Measurement:
-    """Returns what the metrics of a run are measured on, and what they mean."""
+    """Returns the split and the documents that the metrics of a run are measured on, and the meaning of the metrics."""
     measures, documents = config.task.measures(data.description), data.documents_measured()
     return Measurement.of(data.measured_split, documents, None, measures, data.definitions())
 
@@ -185,7 +185,8 @@ def require_kernel(kernel: str) -> None:
 
 
 def require_machine(device: str, ranks: int, command: str) -> None:
-    """Raises ConfigError where there is no such device, or this is none of so many ranks, which ``command`` starts."""
+    """Raises ConfigError where there is no such device, or this process is none of n ranks, which ``command``
+    starts."""
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("no CUDA device is to be found; set training.device=cpu or auto", "training.device")
     if ranks > 1 and int(os.environ.get("WORLD_SIZE", "1")) != ranks:

@@ -28,8 +28,8 @@ SHOWN = 3
 
 
 class Identity(NamedTuple):
-    """What identifies a run. training_key: shared by runs that only differ in how they are measured. free: fields in
-    which it may differ from what its folder holds."""
+    """The identity of a run. training_key: shared by runs that only differ in how they are measured. free: fields in
+    which it may differ from the config in its folder."""
 
     config: Config
     key: str
@@ -58,7 +58,7 @@ def claim(directory: Path, run: Identity) -> Record | None:
 
 
 def _checkpoint(path: Path) -> dict[str, Plain] | None:
-    """Returns the plain data that a checkpoint holds beside its weights, or None where no checkpoint can be read."""
+    """Returns the plain data that a checkpoint holds besides its weights, or None where no checkpoint can be read."""
     try:
         extra: dict[str, Plain] = read(path, mmap=True)["lit_transformers"]
     except ConfigError:
@@ -91,7 +91,7 @@ def _require_same_config(directory: Path, run: Identity) -> None:
 
 
 def _changed_since(record: Record, run: Identity) -> str:
-    """Returns a sentence on what has changed where the configs are equal and the keys are not."""
+    """Returns a sentence that names the change where the configs are equal and the keys are not."""
     library = record.environment.get("library")
     if library is None:
         return CHANGED

@@ -1,7 +1,7 @@
-"""The keys of runs. They cover what changes a run's numbers, which is its config, its data, and the code on the path of
-training and measuring, and nothing else: a gate's message or a line of progress leaves finished runs valid. On how many
-ranks a run is done, what part of the network each holds, and by how many worker processes, changes nothing that is more
-than rounding or other dropout."""
+"""The keys of runs. They cover everything that changes a run's numbers, which is its config, its data, and the code on
+the path of training and measuring, and nothing else: a gate's message or a line of progress leaves finished runs valid.
+The number of ranks, the part of the network on each rank, and the number of worker processes change no more than
+rounding and the draws of dropout."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def training_key(config: RunConfig, data: Data) -> str:
     trained_config = config.override(
         {"task.evaluation": {}, "timed": False, "data": config.data.with_default_evaluation()}
     )
-    # What the data are measured by may decide how large a vocabulary and how long a row a network is built for.
+    # The data of the measurement may decide how large a vocabulary and how long a row a network is built for.
     read = {"content": data.content, "training": data.identity(), "described": data.description.to_dict()}
     return canonical_hash({"config": with_content(trained_config), "data": read, "code": code_of(config)})
 
 
 def with_content(config: RunConfig) -> dict[str, Plain]:
     """Returns the config as plain data, with the content of the weights that it starts from in place of their path, or
-    with the key of the run that trains them in place of its config, and without what says who does the run."""
+    with the key of the run that trains them in place of its config, and without the fields of its placement."""
     plain = config.to_dict()
     for path in PLACEMENT_FIELDS:
         part, name = path.split(".")
@@ -83,6 +83,6 @@ def code_of(config: RunConfig) -> str:
 
 
 def identity_of(config: RunConfig, data: Data) -> Identity:
-    """Returns what tells the run from others in its folder."""
+    """Returns the identity that distinguishes the run from others in its folder."""
     free = tuple(f"{prefix}{path}" for prefix, _ in stages_within(config) for path in PLACEMENT_FIELDS)
     return Identity(config, run_key(config, data), training_key(config, data), code_of(config), free)

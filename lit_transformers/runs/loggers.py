@@ -1,8 +1,8 @@
 """Shows a run in Lightning's own loggers. Nothing reads them back: the run directory is the source of truth.
 
-A run that was stopped or killed goes on in the same run of each logger. Steps that it repeats are not logged twice: a
-point that a logger has stays as it is, and one of the checkpoint's curves that it lacks is logged then. Weights &
-Biases, which takes over curves, tables and summaries, is in ``wandb_logging``.
+A run that was stopped or killed resumes in the same run of each logger. Steps that it repeats are not logged twice: a
+point that a logger has stays as it is, and a point of the checkpoint's curves that the logger lacks is logged then.
+Weights & Biases, which takes over curves, tables and summaries, is in ``wandb_logging``.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class OpenLogger(NamedTuple):
 
 
 def open_loggers(config: LoggerConfig | None, directory: Path, record: Record) -> list[Logger]:
-    """Returns the loggers of a run, each with the run's config. Those that write files do so in folders of their name
-    in the run's directory, where a later attempt at the run goes on.
+    """Returns the loggers of a run, each with the run's config. Loggers that write files do so in folders of their name
+    in the run's directory, where a later attempt at the run continues them.
 
     Raises ConfigError where the package of one is not installed.
     """
@@ -182,13 +182,13 @@ def _open_mlflow(project: str, title: str, directory: Path) -> OpenLogger:
             logged = set()
     logger = MLFlowLogger(project, title, tracking_uri=address, run_id=run_id if logged else None)
     write_text(path, f"{logger.run_id}\n")
-    if given is None:  # MLflow has set it meanwhile, and the next run of this process has a database of its own
+    if given is None:  # MLflow has set it meanwhile, and the next run of this process has a separate database
         os.environ.pop(MLFLOW_ADDRESS, None)
     return OpenLogger(logger, logged)
 
 
 def _open_trackio(logger: TrackioLogger) -> OpenLogger:
-    """What was logged to a server or a Space is not known here, so steps that are repeated stand there twice."""
+    """The points that were logged to a server or a Space are not known here, so repeated steps stand there twice."""
     from trackio.sqlite_storage import SQLiteStorage
 
     rows = SQLiteStorage.get_logs(logger.name, logger.title) if is_first_rank() else []

@@ -1,7 +1,7 @@
-"""Observes what a trained network does: learned spans and alphas, halting, and maps of attention.
+"""Observes the mechanisms of a trained network: learned spans and alphas, halting, and maps of attention.
 
-Observing changes nothing: a few evaluation batches are read again, from the beginning, with a random state of their
-own, and what modules report for the last of them is kept. So the result is the same for a run that was interrupted.
+Observing changes nothing: a few evaluation batches are read again, from the beginning, with a separate random state,
+and the reports of the modules for the last batch are the result. So it is the same for a run that was interrupted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SEES_NOTHING = 1e-3
 
 
 def observe(task: Task, batches: Iterable[Any]) -> dict[str, Plain]:
-    """Returns what the evaluated network reports for the last of the first few batches; empty if it reports nothing.
+    """Returns the reports of the evaluated network on the last of the first few batches; empty if it reports nothing.
 
     The result is plain data: {"tokens": real tokens of that batch, "parts": [{"part", "values", "maps"}]}, under 50 kB.
     """
@@ -68,7 +68,7 @@ def reporting_modules(network: nn.Module) -> dict[str, nn.Module]:
 
 
 def module_reports(calls: Sequence[ModuleCall]) -> Iterator[dict[str, Plain]]:
-    """Yields what the calls report, each with the path of its module; only the first and last attention have maps."""
+    """Yields the reports of calls, each with the path of its module; only the first and last attention have maps."""
     attention = [place for place, call in enumerate(calls) if isinstance(call.module, QKVMixer)]
     mapped = {*attention[:1], *attention[-1:]}
     results = [call_report(call, place in mapped) for place, call in enumerate(calls)]
@@ -86,7 +86,7 @@ def place_of(name: str) -> str:
 
 
 def call_report(call: ModuleCall, with_maps: bool) -> dict[str, Plain]:
-    """Returns what one call reports, as plain data; ``with_maps``: includes attention maps."""
+    """Returns the report of one call as plain data; ``with_maps``: includes attention maps."""
     values: dict[str, Tensor] = {}
     maps: list[Plain] = []
     if isinstance(call.module, Observable):

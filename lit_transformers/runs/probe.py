@@ -35,7 +35,7 @@ class StepProbe(NamedTuple):
 def probe(config: RunConfig) -> StepProbe:
     """Trains 24 steps and measures them. The time is the lower quartile, because other processes can only add to it.
 
-    Memory counts from the start of the process, so each probe needs a process of its own.
+    Memory counts from the start of the process, so each probe needs a separate process.
     Raises ConfigError where the machine lacks the device.
     """
     require_device(config.training)

@@ -1,4 +1,4 @@
-"""Runs that start from quantised networks: what training or a forward pass of theirs would undo is refused."""
+"""Refuses runs that would undo the quantisation of the network that they start from, in training or in a pass."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def smallest_reach(configs: Sequence[RunConfig]) -> int | None:
     """Returns the smallest ``reach`` of runs of which some vary a window, a dilation or a memory of the first one; None
     where none does, and of data that are not read symbol by symbol.
 
-    A field is varied where the baseline's network has it too: what another mixer has beside is not the question.
+    A field is varied only if the baseline's network has it too: further fields of another mixer do not count.
     """
     baseline = dict(_sizes(configs[0]))
     others = [dict(_sizes(config)) for config in configs[1:]]
@@ -33,8 +33,8 @@ def reach(config: RunConfig) -> int | None:
     """Returns how many symbols back the narrowest layer of a language model sees when it is measured; None where no
     field says so, and of other data.
 
-    It is the smallest window or, without one, the memory and half a segment, which is what a row shows its middle
-    position. Further layers see further; whatever they add, a baseline that gains nothing beyond needs none of it.
+    It is the smallest window or, without one, the memory and half a segment, which a row shows its middle position.
+    Several layers together see further; a baseline that gains nothing beyond the narrowest needs none of this.
     """
     if not isinstance(config.data, LanguageDataConfig):
         return None
@@ -47,11 +47,11 @@ def reach(config: RunConfig) -> int | None:
 
 
 def visible_context(config: RunConfig) -> VisibleContext | None:
-    """Returns what the narrowest layer of a network sees of the text that it predicts, when it is measured; None of
-    other data, and of networks that read rows in an order or in segments of their own.
+    """Returns the part of the predicted text that the narrowest layer of a network sees when it is measured; None of
+    other data, and of networks that read rows in other orders or in segments.
 
-    What a field says of it is a window, a kernel or a memory. Without a memory, a mixer whose segments continue one
-    another has a state of all that it has read, and any other one sees its row.
+    A field that limits this part is a window, a kernel or a memory. Without a memory, a mixer whose segments continue
+    one another has a state of all that it has read, and any other mixer sees its row.
     """
     model, order = _measured_model(config), config.task.protocol()
     windows = [number for _, value in model.leaves_with(Reach) for number in whole(value)]

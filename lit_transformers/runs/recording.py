@@ -1,5 +1,5 @@
-"""What a run does around its work, whatever it trains: it claims its folder, listens for a request to stop, is sent to
-Weights & Biases, and leaves a record that names its surroundings and the reason of a failure."""
+"""Does the work around any run: claims its folder, listens for a request to stop, sends the run to Weights & Biases,
+and leaves a record that names its surroundings and the reason of a failure."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ ATTENTION = "attention"
 
 
 class Results(NamedTuple):
-    """What a finished run has measured: its metrics, its times and speeds, and what was observed of its network.
+    """The measurements of a finished run: its metrics, its times and speeds, and the observations of its network.
 
-    cost: what it has spent, where that is not what was planned. measurement: what was measured, where that is known
-    afterwards.
+    cost: the cost of the run, where it differs from the planned cost. measurement: the description of the measurement,
+    where it is known only afterwards.
     """
 
     metrics: dict[str, float]
@@ -62,7 +62,7 @@ def recorded(
 
     blank: returns the record of a run that has only begun. check: returns its gates. work: trains and measures.
     An error during the run is an outcome, not an exception: "failed" with the reason, or "invalid" where a gate fails.
-    Raises ConfigError and ``faults``, which are of what was typed, also where the directory holds another run or its
+    Raises ConfigError and ``faults``, which are errors of the input, also where the directory holds another run or its
     disk has no room for a checkpoint, Interrupted after SIGTERM, with a checkpoint written, and ProcessKilled.
     """
     finished = claim(directory, identity)

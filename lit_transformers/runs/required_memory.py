@@ -1,7 +1,7 @@
 """Whether a machine has the memory that a run takes at the least, before anything is built.
 
-Only what a run cannot do without is counted: its weights, and of a batch the symbols and one vector for each. So
-nothing is refused that would have fitted, and what is far too large ends at once, in a line.
+Only memory that every run needs is counted: its weights, and of a batch the symbols and one vector for each. So no run
+is refused that would have fitted, and a run that is far too large ends at once, in a line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["require_memory"]
 
 
 def require_memory(config: RunConfig, parameters: int) -> None:
-    """Raises ConfigError where this machine cannot hold a run with so many parameters, or a batch of it."""
+    """Raises ConfigError where this machine cannot hold a run with n parameters, or a batch of it."""
     on_device = config.training.device != "cpu" and torch.cuda.is_available()
     room = torch.cuda.get_device_properties(0).total_memory if on_device else machine_memory()
     require_held(parameters // (config.training.devices if config.training.strategy == "fsdp" else 1), room)

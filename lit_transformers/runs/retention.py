@@ -1,4 +1,4 @@
-"""Measures what a run forgets: the score of its network on another task, such as retrieval or masked language
+"""Measures how much a run forgets: the score of its network on another task, such as retrieval or masked language
 modelling, before and after the run.
 
 Both measurements are separate runs that start from the weights that they measure. They have their own keys and records,

@@ -1,4 +1,4 @@
-"""The floors of a run: what simple predictors reach on its data, trained on what it reads."""
+"""The floors of a run: the scores of simple predictors on its data, trained on the data that it reads."""
 
 from __future__ import annotations
 

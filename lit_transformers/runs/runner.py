@@ -32,7 +32,7 @@ def _check(config: RunConfig) -> Sequence[Gate]:
 
 
 def _training_key(config: RunConfig) -> str | None:
-    """Returns the key under which a run takes over what another one has trained; None where it trains by itself."""
+    """Returns the key under which a run takes over the training of another run; None where it trains by itself."""
     return training_key(config, config.build_data()) if takes_over(config) else None
 
 

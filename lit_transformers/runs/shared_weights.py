@@ -31,7 +31,7 @@ TABLE = "network.tokens.table.weight"
 TABLES = (TABLE, f"{ENTRY}positions.weight", "network.segments.weight", "network.extra.weight", "network.query.weight")
 """The tensors whose rows are vectors of the sum of embeddings."""
 ANEW = ("network.transform.", "network.tokens.logits.weight")
-"""What predicts symbols from another width than the embeddings had."""
+"""The beginnings of the names of tensors that predict symbols from another width than the embeddings had."""
 
 
 def share_conflicts(start: StartConfig, model: ModelConfig) -> Iterator[str]:
@@ -132,8 +132,8 @@ def factorised(tensors: Mapping[str, Tensor], model: ModelConfig) -> dict[str, T
     right singular vectors V (d, e) of A: no factors of this size are closer to A. With ``embedding_norm``, the map
     comes after the norm. It has the gain and bias of the wide norm, and the norm has none. A is centred, and e - 1
     singular vectors are kept, so that vectors of e channels have the mean 0 and the variance of the wide ones. With
-    e = d, both networks compute the same. What predicts symbols starts anew. Raises ConfigError for embeddings wider
-    than the layers.
+    e = d, both networks compute the same. The tensors that predict symbols start anew. Raises ConfigError for
+    embeddings wider than the layers.
     """
     dim, width, has_norm = model.dim, model.get("embedding_dim"), model.get("embedding_norm")
     if width > dim:

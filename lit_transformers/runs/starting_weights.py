@@ -78,13 +78,13 @@ FREE = (Dropout, Initial, Rounding, TableLength)
 
 
 class StartingWeights(NamedTuple):
-    """model: the config of the network. architecture: that of transformers which the weights were read from; "" for
-    those of a run. tensors: the weights by their names in a task, each distinct one at least once. fields: those of the
-    config.json that they came with, or the numbers of their symbols alone, by the names of such fields. symbols: what
-    symbols and labels stand for; None where it is not known. place: where they are from, for messages. notes: a line
-    for each part that their source lacked. licences: the licence of each source of weights and data, by its name.
-    task: the objective that they were trained for, as plain data; None where it is not known. unread_head: the reason
-    why the fine-tuned head of their source was omitted; "" if it was not."""
+    """model: the config of the network. architecture: the architecture of transformers whose weights were read; "" for
+    weights of a run. tensors: the weights by their names in a task, each distinct one at least once. fields: the fields
+    of the config.json that they came with, or the numbers of their symbols alone, by the names of such fields. symbols:
+    the meaning of symbols and labels; None where it is not known. place: where the weights are from, for messages.
+    notes: a line for each part that their source lacked. licences: the licence of each source of weights and data, by
+    its name. task: the objective that they were trained for, as plain data; None where it is not known. unread_head:
+    the reason why the fine-tuned head of their source was omitted; "" if it was not."""
 
     model: ModelConfig
     architecture: str
@@ -169,15 +169,15 @@ def write_weights(path: Path, weights: StartingWeights) -> None:
 
 
 def _symbols_in(header: Mapping[str, Plain], path: Path, size: int) -> TrainedSymbols | None:
-    """Returns what the symbols of a file of weights stand for, by its header or, of an old file, by a tokenizer beside
-    it of so many symbols; None where neither tells."""
+    """Returns the meaning of the symbols of a file of weights: by its header or, of an old file, by a tokenizer of
+    ``size`` symbols in its folder; None where neither states it."""
     if "symbols" in header:
         return None if header["symbols"] is None else TrainedSymbols.of(header["symbols"])
     return symbols_of_folder(path.parent, size)[0]
 
 
 def symbols_of_file(path: Path) -> TrainedSymbols | None:
-    """Returns what the symbols of a file of weights stand for; None where it is not known. Raises ConfigError where
+    """Returns the meaning of the symbols of a file of weights; None where it is not known. Raises ConfigError where
     there is no such file, or it is damaged."""
     return _symbols(os.fspath(path.resolve()), *_stamp(path))
 
@@ -197,9 +197,9 @@ def start_from(
 
     head: if the heads are of several tasks, the name of the head to start from.
 
-    Weights are matched by name and shape. Of a network only what its config adds may start anew, and what predicts
-    symbols from what it computes; a longer table of positions begins with the shorter one. Raises ConfigError, which
-    names what differs, where weights do not fit.
+    Weights are matched by name and shape. Of a network, only the parts that its config adds, and those that predict
+    symbols from its outputs, may start anew; a longer table of positions begins with the shorter one. Raises
+    ConfigError, which names the differences, where weights do not fit.
     """
     sources = {
         part: of._replace(tensors=without_quantisers(task.current_names(of.tensors))) for part, of in sources.items()
@@ -335,8 +335,9 @@ def _copy_positions(name: str, dimension: int, tensor: Tensor, weight: Tensor) -
 
 
 def _optional(task: Task, sources: Mapping[str, StartingWeights]) -> set[str]:
-    """Returns the names of the tensors of a task's network that its source need not have: what predicts symbols, and
-    what is added to the network of the source. Raises ConfigError where what is added renames a tensor."""
+    """Returns the names of the tensors of a task's network that its source need not have: those that predict symbols,
+    and those of parts that are added to the network of the source. Raises ConfigError where such a part renames a
+    tensor."""
     network = task.network
     predicting = {id(p) for p in network.prediction_only()} if isinstance(network, RowNetwork) else set()
     weights = task.state_dict(keep_vars=True)
@@ -353,7 +354,7 @@ def _optional(task: Task, sources: Mapping[str, StartingWeights]) -> set[str]:
 
 
 def additions(there: ModelConfig, here: ModelConfig) -> list[str]:
-    """Returns the paths of what a network has besides that another one lacks."""
+    """Returns the paths of the parts that are added to the network ``here`` and missing from the network ``there``."""
     lacking = {path for path, value in there.leaves_with(Added) if value is None}
     return [path for path, value in here.leaves_with(Added) if value is not None and path in lacking]
 
@@ -361,9 +362,9 @@ def additions(there: ModelConfig, here: ModelConfig) -> list[str]:
 def require_same_network(there: ModelConfig, here: ModelConfig, place: str) -> None:
     """Raises ConfigError, which names the fields, where weights are those of a network that computes something else.
 
-    Fields may differ whose role says that they do not change what trained weights compute: dropout, what fresh weights
-    are drawn by, and lengths of tables, which shapes show. So may what is added to the network of the weights, and in
-    which order a family reads through the weights of another (``ModelConfig.origin``).
+    Fields may differ whose role says that they do not change the outputs of trained weights: dropout, the numbers that
+    fresh weights are drawn by, and lengths of tables, which shapes show. So may the parts that are added to the network
+    of the weights, and the order in which a family reads through the weights of another (``ModelConfig.origin``).
     """
     there, here = there.origin(), here.origin()
     free = {path for model in (there, here) for role in FREE for path, _ in model.leaves_with(role)}
@@ -413,8 +414,8 @@ def fingerprint(path: Path) -> str:
 
 
 def digest_of(path: Path) -> str:
-    """Returns a hash of the weights in a file, and of what their symbols stand for: that of the checkpoint of a run is
-    the same however long the run took. Raises ConfigError where there is no such file, or it is damaged."""
+    """Returns a hash of the weights in a file and of the meaning of their symbols. The hash of a run's checkpoint does
+    not depend on the time that the run took. Raises ConfigError where there is no such file, or it is damaged."""
     return _digest(os.fspath(path.resolve()), *_stamp(path))
 
 
@@ -429,7 +430,7 @@ def _digest(path: str, size: int, modified: int) -> str:
 
 
 def _each_tensor(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yields the tensors in a file of weights by name, each as it is asked for."""
+    """Yields the tensors in a file of weights by name, each when it is requested."""
     if path.suffix != ".safetensors":
         yield from read(path, mmap=True)["state_dict"].items()
         return

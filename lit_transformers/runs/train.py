@@ -68,12 +68,13 @@ def train(
     loggers: Sequence[Logger] = (),
     starts: Mapping[str, Path] = MappingProxyType({}),
 ) -> tuple[dict[str, float], dict[str, Plain], dict[str, Plain]]:
-    """Trains from the checkpoint, if there is one, and measures. Returns the metrics, what was measured of training
+    """Trains from the checkpoint, if there is one, and measures. Returns the metrics, the measurements of training
     (``tokens`` that were read, times and speeds), and the observations of the network.
 
     training_key: of all runs with identical training, whose weights are taken over. keep_every: seconds between
     checkpoints. observers: returns callbacks that show the run, and its curves, and change nothing of it. loggers:
-    receive what the task logs. starts: the files of the weights that training starts from, by the parts of ``start``.
+    receive the values that the task logs. starts: the files of the weights that training starts from, by the parts of
+    ``start``.
     """
     L.seed_everything(config.seed, workers=True, verbose=False)
     held = {**contents(config, data, training_key), LICENCES: licences_of(data, starts.values())}
@@ -188,7 +189,7 @@ def _write_files(directory: Path, curves: Curves, data: Data, losses: Sequence[A
 
 
 def _observations(config: RunConfig, task: Task, data: Data) -> dict[str, Plain]:
-    """Returns what is observed of a trained network, and its FLOPs at several lengths. All ranks must call it."""
+    """Returns the observations of a trained network, and its FLOPs at several lengths. All ranks must call it."""
     continued = config.data.describes is LanguageDescription
     source, length = config.task.counted_lengths(data.description)
     task.put_together()
@@ -199,7 +200,7 @@ def _observations(config: RunConfig, task: Task, data: Data) -> dict[str, Plain]
 
 
 def _selection(config: RunConfig, data: Data) -> Selection | None:
-    """Returns what ends training early or keeps its best weights; None where nothing does."""
+    """Returns the selection that ends training early or keeps its best weights; None where there is none."""
     stop = config.training.stop
     if stop is None:
         return None
@@ -211,7 +212,7 @@ def starting_task(config: RunConfig, data: Data, starts: Mapping[str, Path]) -> 
     """Builds the task with the weights that training starts from, and returns a line for each part that starts anew or
     is left out."""
     assert starts.keys() == config.start.sources().keys()
-    with torch.random.fork_rng(devices=[]):  # what building draws does not move what dropout and sampling draw
+    with torch.random.fork_rng(devices=[]):  # draws of building do not change the draws of dropout and sampling
         task = config.build_task(data)
     files = {path: read_weights(path) for path in dict.fromkeys(starts.values())}
     lines = []

@@ -1,4 +1,4 @@
-"""What the symbols and labels of trained weights stand for: read from where the weights are, and given to data."""
+"""The meaning of the symbols and labels of trained weights: it is read from their place, and given to data."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ MOST_SYMBOLS = 1 << 17
 
 
 def symbols_of_checkpoint(contents: Mapping[str, Any], place: str) -> TrainedSymbols:
-    """Returns what the symbols of a run's checkpoint stand for. Where an old one does not hold it, the data of its run
-    tell it as long as they are unchanged. Raises ConfigError where they are not."""
+    """Returns the meaning of the symbols of a run's checkpoint. Where an old checkpoint does not hold it, the data of
+    its run state it as long as they are unchanged. Raises ConfigError where they have changed."""
     extra = contents["lit_transformers"]
     kept = TrainedSymbols.of(extra)
     if "labels" in extra or kept.tokenizer is not None:
@@ -56,8 +56,8 @@ def symbols_of_checkpoint(contents: Mapping[str, Any], place: str) -> TrainedSym
 
 
 def symbols_of_folder(folder: Path, size: int) -> tuple[TrainedSymbols | None, str]:
-    """Returns what the symbols of a network with a vocabulary of this size stand for, by the files of a tokenizer in a
-    folder of Hugging Face; None where they do not tell it, and then the reason."""
+    """Returns the meaning of the symbols of a network with a vocabulary of this size, by the files of a tokenizer in a
+    folder of Hugging Face; None where they do not state it, and then the reason."""
     tokenizer = tokenizer_of_folder(folder)
     if tokenizer is None:
         return None, "tokenizer: its files cannot be read here, so a run has to name its own"
@@ -75,8 +75,8 @@ def separator_of(tokenizer: Plain) -> int | None:
 def read_with(
     data: Data, trained: TrainedSymbols, description: DataDescription, content: Plain, place: str
 ) -> Iterator[str]:
-    """Gives data the symbols and labels of a trained network, and yields a line for what it does not know of the split
-    that is measured. Raises ConfigError or DataError where they cannot be read so.
+    """Gives data the symbols and labels of a trained network, and yields a line on the symbols of the measured split
+    that the network does not know. Raises ConfigError or DataError where the data cannot be read with these symbols.
 
     description, content: of the data that the network was trained on; None for content that is not known.
     """
@@ -93,8 +93,8 @@ def read_with(
 
 
 def what_is_read(description: DataDescription) -> tuple[Vocabulary, Vocabulary | Mapping[str, Labels] | None]:
-    """Returns the vocabulary of data and, for pairs, that of their sources or, for labelled examples, what their
-    columns of labels hold."""
+    """Returns the vocabulary of data and, for pairs, the vocabulary of their sources or, for labelled examples, the
+    labels in their columns."""
     match description:
         case PairDescription():
             return description.vocabulary, description.source

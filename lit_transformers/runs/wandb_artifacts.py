@@ -19,10 +19,10 @@ FILES = {"model": (CHECKPOINT,), "outputs": (RUN, CURVES, DOCUMENTS, OUTPUTS)}
 
 
 def log_artifacts(run: wandb.Run, directory: Path, record: Record, study_file: Path) -> None:
-    """Sends the file of the study as what a run used, and the run's checkpoint and outputs as what it made.
+    """Sends the file of the study as an input of the run, and the run's checkpoint and outputs as its results.
 
-    A study file that has not changed is one version for all runs. Offline it is sent as what the run made, since wandb
-    refuses what a run used. Files that the run has not written are left out.
+    A study file that has not changed is one version for all runs. Offline it is sent as a result of the run, since
+    wandb refuses an input there. Files that the run has not written are left out.
     Raises OSError where a file cannot be read.
     """
     import wandb
@@ -49,5 +49,5 @@ def log_artifacts(run: wandb.Run, directory: Path, record: Record, study_file: P
 
 
 def _name(text: str) -> str:
-    """Returns a text with what no name of an artifact has replaced."""
+    """Returns a text in which the characters that no name of an artifact may hold are replaced."""
     return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "_" for letter in text)

@@ -1,6 +1,6 @@
 """Sends runs to Weights & Biases for display. Nothing reads them back: the run directory is the source of truth.
 
-A run's id there is its key, so a resumed run continues its curve. Offline, every attempt leaves a folder of its own,
+A run's id there is its key, so a resumed run continues its curve. Offline, every attempt leaves a separate folder,
 ``wandb/offline-run-TIME-KEY``, under the same id. Each begins with the points in the checkpoint, so the newest folder
 holds the whole curve; ``wandb sync`` uploads them in order of time, as one run. Learning rate, norm of the gradient,
 throughput and memory are in the checkpoint too, if the attempts before were sent, and in ``updates.csv``, with which a
@@ -55,9 +55,9 @@ CONNECT_SECONDS = 15.0
 """Seconds that an online run waits for the network before it goes offline."""
 TOKENS, MEMORY = "tokens", "train/peak_memory_bytes"
 UPDATES = ("train/learning_rate", "train/gradient_norm", "train/tokens_per_second")
-"""What a task logs of its updates (``training_log``), and no curve of the run holds."""
+"""The values that a task logs of its updates (``training_log``) and that no curve of the run holds."""
 UPDATE_RATE = "train/updates_per_second"
-"""What is sent in place of tokens a second of a module whose tokens are not known."""
+"""The metric that is sent in place of tokens a second of a module whose tokens are not known."""
 KEY_LETTERS = 8
 """How much of a run's key its name shows: two runs of an arm and a seed may differ in their data."""
 SAMPLES = 32
@@ -113,14 +113,14 @@ class WandbRun:
 
     def define_goal(self, axis: str | None = None) -> None:
         """Makes W&B show the best value of the metric that judges, until the run has ended: then its summary is that of
-        the record. axis: what the metric is drawn over; None for steps."""
+        the record. axis: the metric on the horizontal axis of its plot; None for steps."""
         run, metric, goal = self.run, self._config.target.metric, self._config.target.goal
         if run is not None and metric is not None and goal is not None:
             best = "min" if goal == "minimize" else "max"
             self._guarded(lambda: run.define_metric(metric, step_metric=axis, summary=best))
 
     def log_update(self, values: dict[str, float], step: int) -> None:
-        """Sends values of an update beside the points of its step, and keeps them for later attempts at the run."""
+        """Sends values of an update with the points of its step, and stores them for later attempts at the run."""
         if self._curves is not None:
             self._curves.updates += [(step, name, value) for name, value in values.items()]
         self.log(values, step)
@@ -144,13 +144,13 @@ class WandbRun:
             return
         try:
             action()
-        except Exception as error:  # whatever the error, training continues
+        except Exception as error:  # training continues after any error
             self.run = None
             _print_message(f"sending broke off, the run continues without: {first_line(error)}")
 
 
 class TrainingSender(Logger):
-    """Sends what a task logs of its updates, and the peak of memory, beside the points of the curves.
+    """Sends the values that a task logs of its updates, and the peak of memory, with the points of the curves.
 
     All ranks have one, so that all count tokens together; that of the first one has the run.
     """
@@ -178,7 +178,7 @@ class TrainingSender(Logger):
 
 class UpdateSender(Callback):
     """Sends learning rate, norm of the gradient, updates a second and the peak of memory of a module that does not log
-    its updates itself, beside the points of the curves. Of several optimizers the values are those of the last one."""
+    its updates itself, with the points of the curves. Of several optimizers the values are those of the last one."""
 
     def __init__(self, wandb_run: WandbRun, every: int) -> None:
         self._wandb_run, self._every = wandb_run, every
@@ -208,7 +208,8 @@ class UpdateSender(Callback):
 
 
 class _Sender(Callback):
-    """Sends new points of the curves after the step that added them, and first what a checkpoint holds of updates."""
+    """Sends new points of the curves after the step that added them, and first the values of updates in a
+    checkpoint."""
 
     def __init__(self, wandb_run: WandbRun, curves: Curves) -> None:
         self.wandb_run, self.curves, self.sent = wandb_run, curves, 0
@@ -271,8 +272,9 @@ def _open(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbRu
 
 
 def private_settings(system_metrics: bool = False) -> wandb.Settings:
-    """Returns settings by which what is measured and how is sent; no code, no output, no name of a person, a machine or
-    a folder. system_metrics: whether the load of processors, memory and devices is sent too."""
+    """Returns settings that limit the sent data to measurements and the way of measuring: no code, no output, no name
+    of a person, a machine or a folder. system_metrics: whether the load of processors, memory and devices is sent
+    too."""
     import wandb
 
     return wandb.Settings(
@@ -344,7 +346,7 @@ def _by_step(points: Iterable[tuple[int, str, float]]) -> Iterator[tuple[int, di
 
 
 def _write_updates(path: Path, updates: Iterable[tuple[int, str, float]]) -> None:
-    """Writes what was sent of updates as a CSV table with the columns step, name, value."""
+    """Writes the values that were sent of updates as a CSV table with the columns step, name, value."""
 
     def write(fresh: Path) -> None:
         with fresh.open("w", newline="", encoding="utf-8") as file:
@@ -392,7 +394,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def summary(record: Record) -> dict[str, Plain]:
-    """Returns the summary of a run beside its curves: outcome, metrics, cost, protocol, gates."""
+    """Returns the summary of a run, which is sent besides its curves: outcome, metrics, cost, protocol, gates."""
     values: dict[str, Plain] = {"outcome": record.outcome, "reason": record.reason, **record.metrics}
     for part, amounts in (("cost", record.cost), ("protocol", record.protocol)):
         values |= {f"{part}/{name}": value for name, value in amounts.items()}

@@ -16,8 +16,8 @@ FOLDER = "trained"
 
 
 def takes_over(config: RunConfig) -> bool:
-    """Whether a run copies what a run with the same training key has trained. Several ranks would have to agree on the
-    donor, a run that validates meanwhile has curves of its own, and one of no steps trains nothing."""
+    """Whether a run copies the weights that a run with the same training key has trained. Several ranks would have to
+    agree on the donor, a run that validates meanwhile has separate curves, and one of no steps trains nothing."""
     training = config.training
     return training.devices == 1 and training.validate_every is None and training.steps > 0
 
@@ -25,9 +25,10 @@ def takes_over(config: RunConfig) -> bool:
 def take_over(directory: Path, training_key: str, checkpoint: str, held: Mapping[str, Plain]) -> str | None:
     """Copies the final checkpoint of a run with the same training key into ``directory``, unless that has its own.
 
-    held: what the checkpoint holds besides its weights in that directory: the config and the data of the run that takes
-    them over. Returns the name of the run that it came from, or None where there is none, its checkpoint is damaged, or
-    its folder now holds another run. Runs that train at the same time train independently, with equal results.
+    held: the contents of the checkpoint in that directory besides its weights: the config and the data of the run that
+    takes the weights over. Returns the name of the run that they came from, or None where there is none, its checkpoint
+    is damaged, or its folder now holds another run. Runs that train at the same time train independently, with equal
+    results.
     """
     marker = directory.parent / FOLDER / training_key
     if (directory / checkpoint).exists() or not marker.exists():

@@ -1,4 +1,4 @@
-"""The addresses of a server: what they read, what they answer, and when they refuse."""
+"""The addresses of a server: their inputs, their answers, and their refusals."""
 
 from __future__ import annotations
 

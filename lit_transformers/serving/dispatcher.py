@@ -121,8 +121,8 @@ class Dispatcher:
         task.add_done_callback(self.tasks.discard)
 
     async def launch(self) -> Abilities:
-        """Starts the process, and returns what it can do. Raises StartError if it cannot serve, or cannot do all that
-        it could before."""
+        """Starts the process, and returns its abilities. Raises StartError if it cannot serve, or lacks an ability that
+        it had before."""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         self.process = context.Process(target=self.target, args=(theirs, self.options), daemon=True)
@@ -137,7 +137,7 @@ class Dispatcher:
             raise StartError(first.reason)
         if not self.abilities.examples.keys() <= first.examples.keys():
             self.process.kill()
-            raise StartError("the checkpoint has changed, and cannot do what it could before")
+            raise StartError("the checkpoint has changed, and lacks abilities that it had before")
         self.connection = ours
         self.free.set()
         Thread(target=self.listen, args=(ours, loop), daemon=True).start()

@@ -29,7 +29,7 @@ Ability = str
 
 @dataclass(frozen=True)
 class ServingOptions:
-    """What a server serves, and how its process computes.
+    """The options of a server: the checkpoint that it serves, and the way in which its process computes.
 
     checkpoint: a file, as ``predict`` takes it. head: the source whose head predicts, for a run of several tasks.
     passages: for retrieval, a file with one passage in each line; for ``answer``, a folder of ``encode``. retriever:
@@ -50,7 +50,7 @@ class ServingOptions:
 
 
 class Abilities(NamedTuple):
-    """What a process is ready to do. Sent once, when its gate has passed.
+    """The abilities of a process. Sent once, when its gate has passed.
 
     examples: for each ability, a request that it answers, as JSON. checked: the texts that the gate compared.
     """
@@ -105,7 +105,7 @@ class TextPiece(NamedTuple):
 
 
 def received(connection: Connection) -> Iterator[LineWork | Prompt]:
-    """Yields what the process that computes is asked for, until its server ends."""
+    """Yields the requests for the process that computes, until its server ends."""
     while True:
         try:
             message = connection.recv()

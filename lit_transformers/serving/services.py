@@ -1,4 +1,4 @@
-"""What a trained network does for a server: it answers lines as the commands predict, answer and translate do."""
+"""The services of a trained network in a server: it answers lines as the commands predict, answer and translate do."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class LineService:
         return output if self.is_json else json.dumps({"text": output}, ensure_ascii=False)
 
     def offline(self, lines: Sequence[str]) -> Iterator[str]:
-        """Yields what the command writes for lines, as JSON."""
+        """Yields the output of the command for lines, as JSON."""
         read = (line.encode() if self.is_json else text_of(line.encode()) for line in lines)
         return (self.body(output) for output in self.writer.write(read))
 
@@ -126,21 +126,21 @@ class LineService:
 
 
 class Services(NamedTuple):
-    """What a checkpoint can do: services of lines by their abilities, and a writer of texts; None if it writes none."""
+    """The services of a checkpoint: of lines, by their abilities, and a writer of texts; None if it writes none."""
 
     lines: Mapping[str, LineService]
     writer: TextWriter | None = None
 
 
 def services_of(options: ServingOptions) -> Services:
-    """Returns what the checkpoint of a server can do. Its abilities share a network. Raises ConfigError if it can do
-    nothing with texts, or an option does not fit it."""
+    """Returns the services of the checkpoint of a server. They share a network. Raises ConfigError if there is no
+    service of texts, or an option does not fit the checkpoint."""
     with shared_networks():
         return services_of_one(options)
 
 
 def services_of_one(options: ServingOptions) -> Services:
-    """Returns what ``services_of`` returns, with a network for each ability unless they are shared."""
+    """Returns the services as ``services_of`` does, with a network for each ability unless they are shared."""
     task, _, _ = load_for_lines(options.checkpoint)
     lines = LineOptions(options.batch_tokens, overlong=options.overlong, precision=options.precision)
     if options.passages is not None and not isinstance(task, QuestionAnswering | Retrieval):

@@ -32,7 +32,7 @@ PROMPT = {"prompt": "The ", "length": 64, "temperature": 0.8}
 
 
 def answer_messages(connection: Connection, options: ServingOptions) -> None:
-    """Runs the process: sends what it can do, or why it cannot, then answers messages until the connection closes."""
+    """Runs the process: sends its abilities or a failure, then answers messages until the connection closes."""
     for number in (signal.SIGINT, signal.SIGTERM):  # they stop the server, which ends this process when it is ready
         signal.signal(number, signal.SIG_IGN)
     from lit_transformers.startup.quick_imports import quick_imports

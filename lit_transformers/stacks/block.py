@@ -49,7 +49,7 @@ class BlockConfig(Config):
         return nn.LayerNorm(dim, eps=self.norm_epsilon, bias=self.norm_bias)
 
     def build_mixer_norm(self, shape: Shape) -> nn.Module:
-        """Builds the norm of what the mixer of a layer reads, or of the residual sum after it."""
+        """Builds the norm of the input of a layer's mixer, or of the residual sum after the mixer."""
         is_left_out = shape.layer == 0 and not self.first_norm
         return nn.Identity() if is_left_out else self.build_norm(shape.dim)
 
@@ -67,8 +67,8 @@ class BlockConfig(Config):
         return Block(self, shape, mixer, cross_mixer, mode)
 
     def build_adapter(self, name: Sublayer, sublayer: nn.Module, shape: Shape) -> Adapter | None:
-        """Hook: adapts a sublayer, and returns what is added to its output, as ``AdapterConfig.build`` does, which is
-        called by default. A family may choose by sublayer and by layer."""
+        """Hook: adapts a sublayer, and returns the adapter whose output is added to the sublayer's output, as
+        ``AdapterConfig.build`` does, which is called by default. A family may choose by sublayer and by layer."""
         return None if self.adapter is None else self.adapter.build(name, sublayer, shape)
 
 
@@ -138,8 +138,8 @@ class Block(nn.Module):
         return MixerOutput(x, states, aux)
 
     def compute(self, branch: Branch, x: Float[Tensor, "b t d"], ctx: Context, state: Any) -> MixerOutput:
-        """Returns what a branch adds to the residual sum, with its state and its auxiliary losses. Raises ValueError
-        for a context with a pattern where the block was not built to obey one."""
+        """Returns the vectors that a branch adds to the residual sum, with its state and its auxiliary losses. Raises
+        ValueError for a context with a pattern where the block was not built to obey one."""
         self.require_permuted(ctx)
         if branch.name == "cross":
             ctx = with_fields(ctx, pattern=None)
@@ -209,11 +209,11 @@ class Block(nn.Module):
         return TwoStreamOutput(x, vectors, aux, states)
 
     def before(self, branch: Branch, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-        """Returns what a sublayer reads of the residual sum."""
+        """Returns the input of a sublayer, given the residual sum."""
         return branch.norm(x) if self.pre else x
 
     def after(self, branch: Branch, y: Float[Tensor, "b t d"], x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-        """Returns what is added to the residual sum for the output of a sublayer, given what the sublayer has read."""
+        """Returns the vectors that are added to the residual sum, given the output and the input of a sublayer."""
         if branch.adapter is not None:
             y = y + branch.adapter(x if branch.adapter.reads_input else y)
         return self.dropout(y)
@@ -230,7 +230,7 @@ class Block(nn.Module):
         return mixer_flops + cross_flops + self.feedforward.flops(queries) + adapter_flops
 
     def query_flops(self, queries: int, length: int, remembered: int = 0) -> int:
-        """Forward FLOPs of a second stream of so many queries in a row of ``length`` tokens, beside ``flops``."""
+        """Returns the forward FLOPs that a stream of n queries in a row of ``length`` tokens adds to ``flops``."""
         adapter_flops = sum(branch.adapter.flops(queries) for branch in self.branches() if branch.adapter is not None)
         of_mixer = self.mixer.query_flops(queries, length, remembered)
         return of_mixer + self.feedforward.flops(queries) + adapter_flops

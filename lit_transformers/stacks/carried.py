@@ -1,4 +1,4 @@
-"""What a stack carries from segment to segment: whether there is any, how many tokens fill it, and its size."""
+"""The state that a stack carries from segment to segment: whether there is any, how many tokens fill it, its size."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class TransitionConfig(Config):
         raise NotImplementedError
 
     def require(self, mode: Mode) -> None:
-        """Hook: raises ConfigError where the sublayer cannot be used in the mode. By default it can be in all."""
+        """Hook: raises ConfigError where the sublayer cannot be used in the mode. By default every mode is allowed."""
 
 
 class Transition(nn.Module, ABC):
@@ -48,7 +48,7 @@ class Transition(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
-        """x (b, t, d) to y (b, t, d). ``state`` is what the previous segment returned, or None at the start."""
+        """x (b, t, d) to y (b, t, d). ``state`` comes from the previous segment; None at the start."""
 
     @abstractmethod
     def flops(self, queries: int) -> int:

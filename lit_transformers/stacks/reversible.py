@@ -44,7 +44,7 @@ class Reversible(Stack):
     that code concatenates them for a softmax twice as wide, which would fit neither tied embeddings nor a comparison
     with other stacks at equal parameters. A cross mixer is one more branch. Positions that are added at a later
     layer are added to both streams. Streams are float32 or finer, for half precision cannot be inverted accurately.
-    State is a constant: no gradient flows to an earlier segment, whatever the mixer.
+    State is a constant: with every mixer, no gradient flows to an earlier segment.
     """
 
     def __init__(self, config: ReversibleConfig, blocks: list[Block], entry: StackInput) -> None:
@@ -215,7 +215,7 @@ class BackwardPass:
         )
 
     def undo_positions(self, layer: int) -> None:
-        """Subtracts from both streams what positions added before a layer, and adds gradients of its output."""
+        """Subtracts from both streams the positions that were added before a layer; adds gradients of its output."""
         with torch.enable_grad():
             position_vectors = self.forward_pass.position_vectors(layer, self.y1.dtype)
         if position_vectors is not None:

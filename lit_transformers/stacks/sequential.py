@@ -107,8 +107,8 @@ class Sequential(Stack):
         return self.layer_drop > 0 and block.training and float(torch.rand((), device=HOST)) < self.layer_drop
 
     def skipped(self, block: nn.Module, x: Float[Tensor, "b t d"], ctx: Context, state: Any) -> MixerOutput:
-        """Returns x as the output of a skipped step. Where segments may follow, its state is the state that it would
-        have left, so that later segments do not depend on what was skipped."""
+        """Returns x as the output of a skipped step. Where segments may follow, its state is the state that the step
+        would have left, so that later segments do not depend on the skipping."""
         left = block(x, ctx, state).state if ctx.causal and ctx.source is None else None
         (y,) = skipping([x], block)
         return MixerOutput(y, left)

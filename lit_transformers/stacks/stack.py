@@ -65,7 +65,7 @@ class StackInput(nn.Module):
     def forward(
         self, x: Float[Tensor, "b t d"], positions: Int[Tensor, "b t"], step: int, last: int | None = None
     ) -> Float[Tensor, "b t d"]:
-        """Returns the input of a step. positions, last: what ``drawn`` and ``last`` return for the pass."""
+        """Returns the input of a step. positions, last: the results of ``drawn`` and ``last`` for the pass."""
         if self.positions is not None:
             x = self.positions(x, positions, step, last)
         if step > 0:

@@ -1,1 +1,1 @@
-"""What a process does before it imports anything heavy."""
+"""The preparations of a process before it imports anything heavy."""

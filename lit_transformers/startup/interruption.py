@@ -9,7 +9,7 @@ __all__ = ["end_in_a_line"]
 
 
 def end_in_a_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Prints one line for Ctrl-C, by which Python then ends the process, and for other errors what Python prints."""
+    """Prints one line for Ctrl-C, by which Python then ends the process, and Python's traceback for other errors."""
     if issubclass(kind, KeyboardInterrupt):
         print("stopped before anything was begun", file=sys.stderr)
     else:

@@ -1,4 +1,4 @@
-"""What a process that trains does before it imports torch: it imports faster, and takes memory in large pages."""
+"""Prepares a process for training before it imports torch: it imports faster, and takes memory in large pages."""
 
 from __future__ import annotations
 

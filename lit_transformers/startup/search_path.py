@@ -1,5 +1,5 @@
-"""Imported first by every command and by the processes that it starts: whatever lies in the working folder, the
-packages of this suite are imported from where they are installed.
+"""Imported first by every command and by the processes that it starts, so that the packages of this suite are imported
+from where they are installed, regardless of the files in the working folder.
 
 ``python -m`` puts the working folder first on the search path, where a folder ``reports`` of the user would stand for
 ours. Here it is put last. Where ``python -m ablations`` itself runs a local file, nothing of ours runs; the installed

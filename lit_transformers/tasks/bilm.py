@@ -91,8 +91,8 @@ class BiLM(Task):
     def __init__(
         self, config: BiLMConfig, model: ModelConfig, data: DataDescription, training: TrainingConfig | None = None
     ) -> None:
-        """Raises ConfigError where the model cannot be built or sees what it is to predict, where rows are not read as
-        they are, or where weights cannot be shared."""
+        """Raises ConfigError where the model cannot be built or sees the symbols that it is to predict, where rows are
+        not read as they are, or where weights cannot be shared."""
         reader = one_sided(model, config.kind)
         super().__init__(config, model, data, training)
         if self.data.ordered or self.data.restarts or self.data.phrases:
@@ -120,8 +120,8 @@ class BiLM(Task):
         return self.read(self.network, batch, with_nats=True)
 
     def read(self, network: RowNetwork, batch: RowBatch, with_nats: bool = False) -> Representation:
-        """Runs the network of each direction on rows as it reads them. The reading has what represents their symbols as
-        parts, by direction."""
+        """Runs the network of each direction on rows as it reads them. The parts of the reading are the representations
+        of the symbols, by direction."""
         parts, hidden, aux = {}, [], dict[str, Tensor]()
         for reader, head in zip((network, self.backward_network), self.directed(), strict=False):
             assert reader is not None
@@ -137,7 +137,7 @@ class BiLM(Task):
         return Representation(network, hidden[0], aux=aux, parts=parts)
 
     def directed(self) -> list[OneSidedSymbols]:
-        """Returns the heads of the directions, which each has a network of its own."""
+        """Returns the heads of the directions, each of which has its own network."""
         names = ("symbols",) if self.backward_network is None else ("symbols", "backward")
         return [cast("OneSidedSymbols", self.heads[name]) for name in names]
 
@@ -161,7 +161,7 @@ class BiLM(Task):
 
 def one_sided(model: ModelConfig, task: str) -> RowModelConfig:
     """Returns the model. Raises ConfigError where it reads no whole rows, or a position sees both sides; ``task`` needs
-    one that sees what is before it alone."""
+    a model whose positions see only the symbols before them."""
     reader = require(model, RowModelConfig, f"{task} trains")
     if reader.first_sees_all:
         raise ConfigError(

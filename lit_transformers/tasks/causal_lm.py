@@ -91,7 +91,7 @@ class CausalLM(Task):
     def read(
         self, network: CausalNetwork, batch: TextBatch, state: Any = None, keep_layers: bool = False
     ) -> Representation:
-        """Runs the network on one segment of the lanes, after what ``state`` remembers of them. The new state is the
+        """Runs the network on one segment of the lanes, after the earlier tokens in ``state``. The new state is the
         reading's part "state"."""
         if state is not None and not batch.unbroken:
             state = empty_rows(state, batch.fresh)

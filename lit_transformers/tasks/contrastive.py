@@ -60,7 +60,7 @@ class ContrastiveConfig(TaskConfig, kind="contrastive"):
 
 
 class Contrastive(Task):
-    """Trains and measures a network by what is hidden in its rows, against what is hidden in others."""
+    """Trains and measures a network by the n-grams that are hidden in its rows, against those hidden in other rows."""
 
     config: ContrastiveConfig
     network: RowNetwork

@@ -93,8 +93,8 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
 
 
 class MaskedMetric(PairMetric):
-    """What heads measure of rows, with the same columns for all. Minimal pairs are judged by the pseudo-log-likelihood
-    of a row."""
+    """The measures of heads on rows. The columns are the same for every choice of heads. Minimal pairs are judged by
+    the pseudo-log-likelihood of a row."""
 
     pair_nats = "pseudo_nats"
 
@@ -178,7 +178,7 @@ def two_sided(model: ModelConfig, task: str) -> RowModelConfig:
 
 
 def without_order(network: RowNetwork) -> RowNetwork:
-    """Returns the network, with what only predictions in an order of the row use left out of training."""
+    """Returns the network, in which weights that only predictions in an order of the row use are not trained."""
     for parameter in network.order_only():
         parameter.requires_grad_(False)
     return network

@@ -51,8 +51,8 @@ class MultiTaskConfig(LabelledTaskConfig, kind="multi_task"):
     head of this task.
 
     A measure of a task is called "SOURCE_MEASURE". ``mean_nats`` is the mean of the nats of the tasks. ``mean_score``
-    is the mean of one measure of each task, as in GLUE (arXiv:1804.07461): each task counts once, whatever its number
-    of examples, and a percentage is divided by 100.
+    is the mean of one measure of each task, as in GLUE (arXiv:1804.07461): each task counts once, with any number of
+    examples, and a percentage is divided by 100.
 
     tasks: the task of each source, by the name of the source. By default classification for classes, and regression for
     numbers.

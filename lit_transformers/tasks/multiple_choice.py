@@ -82,7 +82,7 @@ class MultipleChoice(LabelledTask):
         return super().rows_read(rows_of_choices(batch))
 
     def combined(self, network: RowNetwork, batch: LabelledBatch, read: LayerOutputs) -> Representation:
-        """Returns what heads read, of which hidden is (b, c, t, d)."""
+        """Returns the input of the heads, of which ``hidden`` is (b, c, t, d)."""
         reading = super().combined(network, rows_of_choices(batch), read)
         return reading._replace(hidden=reading.hidden.unflatten(0, batch.inputs.shape[:2]))
 

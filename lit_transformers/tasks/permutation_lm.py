@@ -81,7 +81,7 @@ class PermutationLMConfig(TaskConfig, kind="permutation_lm"):
         return heads
 
     def segments(self, length: int) -> list[tuple[int, int]]:
-        """Returns where each segment of a row of so many symbols begins and ends."""
+        """Returns the beginning and the end of each segment of a row of ``length`` symbols."""
         edges = [*range(0, length, self.segment_length or length), length]
         return [*pairwise(edges)]
 
@@ -120,7 +120,7 @@ class PermutationLM(Task):
         training: TrainingConfig | None = None,
     ) -> None:
         """Raises ConfigError where the model cannot be built or predicts in no order, or where the data have minimal
-        pairs, an order of their own, or positions that begin again."""
+        pairs, their own order, or positions that begin again."""
         reader = predicting_in_order(model, config.kind)
         super().__init__(config, model, data, training)
         rows = RowDescription.of(data, config.kind)
@@ -150,7 +150,7 @@ class PermutationLM(Task):
 
     def read(self, network: RowNetwork, batch: RowBatch, order: Order = "targets") -> Representation:
         """Runs a network on a batch. Its hidden vectors stand at the positions of predictions, zero elsewhere; the part
-        "content" has what represents every symbol."""
+        "content" represents every symbol."""
         output = self.ordered(network, batch, order)
         return Representation(network, output.hidden, aux=output.aux, parts={"content": output.content})
 

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 Relation = Literal["attention", "query", "key", "value"]
-"""What tokens are related by: the attention of a mixer, or the outputs of one of its linear maps, by its name there."""
+"""The source of relations of tokens: the attention of a mixer, or the outputs of one of its linear maps, by name."""
 ATTENTION: Relation = "attention"
 
 
@@ -84,7 +84,7 @@ def relation_difference(
 
 
 def products(vectors: Float[Tensor, "n t w"], heads: int) -> Float[Tensor, "n h t t"]:
-    """Returns A A^T / sqrt(k) of the vectors A of k channels of each of so many heads."""
+    """Returns A A^T / sqrt(k) of the vectors A of k channels of each of ``heads`` heads."""
     parts = split(full_precision(vectors), heads)
     return parts @ parts.mT * parts.size(-1) ** -0.5
 

@@ -1,4 +1,4 @@
-"""Replaced token detection (ELECTRA, Clark et al. 2020, arXiv:2003.10555), and what its table 5 compares it with."""
+"""Replaced token detection (ELECTRA, Clark et al. 2020, arXiv:2003.10555), and the alternatives in its table 5."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SymbolGeneratorConfig(Config):
             )
 
     def model(self, discriminator: ModelConfig) -> ModelConfig:
-        """Returns the config of the generator. Raises ConfigError where heads do not divide what width makes of dim."""
+        """Returns the config of the generator. Raises ConfigError where its heads do not divide its dim."""
         narrow: dict[str, Plain] = {}
         if self.width:
             heads = max(round(self.width * discriminator.heads), 1)
@@ -100,8 +100,8 @@ class ReplacedTokensConfig(TaskConfig, kind="replaced_tokens"):
 
 
 class ReplacedMetric(PairMetric):
-    """What heads measure of rows, with the same columns with and without a generator. Minimal pairs are judged by how
-    likely it is that no symbol of a row was replaced."""
+    """The measures of heads on rows, with the same columns with and without a generator. Minimal pairs are judged by
+    the likelihood that no symbol of a row was replaced."""
 
     pair_nats = "original_nats"
 
@@ -110,8 +110,8 @@ class ReplacedMetric(PairMetric):
 
 
 class Drawn(NamedTuple):
-    """The rows with draws in place of hidden symbols, what the generator predicts of these, and its auxiliary losses by
-    name."""
+    """The rows with draws in place of hidden symbols, the generator's predictions of these symbols, and its auxiliary
+    losses by name."""
 
     symbols: Int[Tensor, "b t"]
     predictions: Predictions | None
@@ -119,7 +119,7 @@ class Drawn(NamedTuple):
 
 
 class ReplacedTokens(Task):
-    """Trains a generator and a network, its discriminator, together; the network is what is used afterwards."""
+    """Trains a generator and a network, its discriminator, together; the network is used afterwards."""
 
     config: ReplacedTokensConfig
     network: RowNetwork
@@ -153,7 +153,7 @@ class ReplacedTokens(Task):
         return [parameter for parameter in self.parameters() if not parameter.requires_grad]
 
     def other_flops(self, length: int) -> float:
-        """Returns those of the generator and of what it predicts."""
+        """Returns the FLOPs of the generator and of its predictions."""
         generator = self.generator
         if generator is None:
             return 0

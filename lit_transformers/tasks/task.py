@@ -111,9 +111,9 @@ class TaskConfig(Config):
         return self.reads.for_probe(vocabulary, length)
 
     def measures(self, data: DataDescription) -> dict[str, Measure]:
-        """Hook: returns by the name of each metric that a run on such data has, without its split, what it is a mean
-        over and what is better of it. Comparisons need one unit, plans a metric that is there, and searches, early
-        stopping and verdicts the goal. By default those of its heads."""
+        """Hook: returns, for each metric that a run on such data has, by its name without a split, the unit that it is
+        a mean over and its goal. Comparisons need one unit, plans a metric that is there, and searches, early stopping
+        and verdicts the goal. By default the measures of its heads."""
         measures: dict[str, Measure] = {}
         for number, (head, config) in enumerate(self.all_heads(data).items()):
             named = config.measures(self.data_of(head, data))
@@ -122,17 +122,17 @@ class TaskConfig(Config):
         return measures | of_groups
 
     def protocol(self) -> dict[str, Plain]:
-        """Hook: returns what a reported number depends on besides the network and the data. Nothing by default."""
+        """Hook: returns the settings that a reported number depends on besides network and data. None by default."""
         return {}
 
     def of_data(self, summaries: bool) -> Self:
-        """Hook: returns the config with what follows from the data where it is not set: whether they are known to be
-        summaries. The config itself by default."""
+        """Hook: returns the config with the fields that are not set and follow from the data. summaries: whether the
+        data are known to be summaries. The config itself by default."""
         return self
 
     def of_language(self, language: str | None) -> Self:
-        """Hook: returns the config with what follows from the language of the targets, None where the data do not name
-        it, and is not set. The config itself by default."""
+        """Hook: returns the config with the fields that are not set and follow from the language of the targets.
+        language: None where the data do not name it. The config itself by default."""
         return self
 
     def fewest_layers(self) -> int:
@@ -153,8 +153,8 @@ class TaskConfig(Config):
         """Hook: raises ConfigError where a package is missing that measuring needs. Nothing by default."""
 
     def measured_as(self, metric: str) -> str:
-        """Hook: returns the name of a metric with what its value depends on besides the data, for those who compute it
-        too: floors. The name itself by default."""
+        """Hook: returns the name of a metric with the settings that its value depends on besides the data, for floors,
+        which compute the metric too. The name itself by default."""
         return metric
 
     def averaged(self, metric: str, data: DataDescription) -> Mapping[str, Measure]:
@@ -172,18 +172,18 @@ class TaskConfig(Config):
 
 
 DESCRIPTION = "data_description"
-"""The key in a checkpoint of what a task knows of its data, beside its hyperparameters, which loggers receive."""
+"""The key in a checkpoint of a task's description of its data; loggers receive only the hyperparameters of a task."""
 ACCUMULATED = "Trainer.accumulate_grad_batches"
 SYMBOLS = "trained_symbols"
-"""The key in a checkpoint of what the symbols and labels of a task stand for."""
+"""The key in a checkpoint of the meaning of a task's symbols and labels."""
 
 
 class Task(L.LightningModule, ABC):
     """Trains and measures a network, independently of its kind.
 
-    ``reports_training``: whether training is logged (``training_log``); a run of this suite keeps curves of its own.
-    ``trained_symbols``: what its symbols and labels stand for, tokenizers and names, as plain data. The data that a
-    trainer first gives it with decide that, and others are read by it; None before.
+    ``reports_training``: whether training is logged (``training_log``); a run of this suite records its own curves.
+    ``trained_symbols``: the meaning of its symbols and labels, tokenizers and names, as plain data; None before the
+    task has data. The data that a trainer first gives it decide this, and other data are read by it.
     """
 
     config: TaskConfig
@@ -193,7 +193,7 @@ class Task(L.LightningModule, ABC):
     parts: ClassVar[tuple[str, ...]] = ()
     """The parts of its readings, for heads that need them."""
     former_names: ClassVar[Mapping[str, str]] = {}
-    """The beginnings of names that its weights had in older checkpoints, with what they are now."""
+    """The beginnings of names that its weights had in older checkpoints, with their present beginnings."""
 
     def __init__(
         self, config: TaskConfig, model: ModelConfig, data: DataDescription, training: TrainingConfig | None
@@ -284,7 +284,7 @@ class Task(L.LightningModule, ABC):
         return self.read(self.evaluator(), batch)
 
     def carried(self) -> Carried:
-        """Hook: returns what a row of training leaves to the next. Nothing by default."""
+        """Hook: returns the size of the state that a row of training leaves to the next. Zero by default."""
         return Carried(0, 0)
 
     def heads_of(self, batch: Any) -> Mapping[str, Head]:
@@ -323,7 +323,7 @@ class Task(L.LightningModule, ABC):
         self.measure(self.evaluation_reading(batch), batch)
 
     def measure(self, reading: Representation, batch: Any) -> None:
-        """Adds to ``metric`` what the heads sum for the rows of a batch that are not padding."""
+        """Adds to ``metric`` the sums of the heads for the rows of a batch that are not padding."""
         documents, heads = self.documents(batch), self.heads_of(batch)
         sums = {name: head.sums(reading, batch) for name, head in heads.items() if head.measured}
         if documents.dim() == 1:
@@ -352,13 +352,14 @@ class Task(L.LightningModule, ABC):
 
     def training_output(self, losses: Mapping[str, HeadLoss], reading: Representation, batch: Any) -> dict[str, Any]:
         """Returns {"loss", "total", "nats", "targets", "heads", "aux", "weighted_aux"}: the loss that is
-        differentiated; what it adds to the loss of the update; the loss that is plotted of the first head, with its
-        number of targets; those of the other heads by name, as pairs; and the losses of the network's own by name, also
-        as they are added.
+        differentiated; its part of the loss of the update; the loss that is plotted of the first head, with its number
+        of targets; the losses of the other heads by name, with their numbers of targets; and the network's own losses
+        by name, without and with their weights.
 
         Each loss is a sum over its own targets, divided by their number in all batches of the update and on all ranks:
-        DDP averages gradients, so that a rank divides by the mean of the counts of ranks. Losses of the network's own
-        are means over the tokens of a batch or of its sources, and count as it has a share of these in the update.
+        DDP averages gradients, so that a rank divides by the mean of the counts of ranks. The network's own losses are
+        means over the tokens of a batch or of its sources, and are weighted by the batch's share of these in the
+        update.
         """
         update, names = self._update, list(losses)
         nats = [losses[name].nats.detach() for name in names]
@@ -432,7 +433,7 @@ class Task(L.LightningModule, ABC):
         self.require_whole_batches(self.trainer.accumulate_grad_batches, ACCUMULATED)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Drops gradients of what does not learn yet, before their norm is logged and clipped."""
+        """Drops gradients of parameters that do not learn yet, before their norm is logged and clipped."""
         self.groups.drop_gradients(self, self.trainer.global_step)
         if self.reports_training:
             self.training_log.update(self, optimizer)
@@ -500,8 +501,8 @@ class Task(L.LightningModule, ABC):
         weights_only: bool | None = None,
         **parts: Any,
     ) -> Self:
-        """Returns the task of a checkpoint, of a run or of any trainer, in evaluation mode; ``Task`` builds that of
-        whatever kind. Nothing in the file is executed.
+        """Returns the task of a checkpoint, of a run or of any trainer, in evaluation mode; ``Task`` builds tasks of
+        every kind. Nothing in the file is executed.
 
         parts: ``config``, ``model``, ``data`` or ``training``, in place of those in the checkpoint. ``hparams_file`` is
         not needed, and ``weights_only`` changes nothing. Raises ConfigError where the file holds no such task, or
@@ -554,8 +555,8 @@ class Task(L.LightningModule, ABC):
                 trainer.datamodule.setup(None)
 
     def configure_model(self) -> None:
-        """Forms the groups of parameters, and shards the network, and what is trained beside it, over the ranks if the
-        strategy is fsdp."""
+        """Forms the groups of parameters. If the strategy is fsdp, shards the network and all other trained parts over
+        the ranks."""
         _ = self.groups
         if self.training_config.strategy == "fsdp" and self.device_mesh is not None:
             for part in self.trained():
@@ -600,7 +601,7 @@ class Task(L.LightningModule, ABC):
         """Hook: restores the weights that ``held_weights`` returned."""
 
     def predict_step(self, batch: Any, batch_index: int) -> Sequence[Any]:
-        """Returns what is predicted of the examples of a batch that this rank has read: by default the row of each in
+        """Returns the predictions for the examples of a batch that this rank has read: by default the row of each in
         ``metric``, its losses and counts by name, with its ordinal as ``document``.
 
         A document that lies in several batches has a row of each; ``ExampleMetric.joined`` adds them up.

@@ -15,7 +15,7 @@ from lit_transformers.training.ranks import mean_over_ranks
 
 class Update(NamedTuple):
     """counts: the targets of each head, by name; tokens and source_tokens: of rows and of sources; of all batches, as
-    means over ranks of what each rank reads. factor: by which losses are multiplied, for a trainer that divides them
+    means over ranks of the counts of each rank. factor: by which losses are multiplied, for a trainer that divides them
     by it."""
 
     counts: Mapping[str, Tensor]

@@ -1,9 +1,9 @@
-"""What the host reads of a device in a step of a task, so that it waits for it.
+"""The values that the host reads from a device in a step of a task, so that it waits for the device.
 
-All else is planned from shapes, and from what batches say on the host (``RowBatch.most_targets``). A run waits besides
-where it reads its own loss: for its curves every ``training.log_every`` updates, and at most five times a second to end
-where it diverges (``DivergenceCheck``) and to show its progress (``ProgressReporter``), and once a batch to look up
-cached features by their symbols (``training.cache_features``, ``cached_layers``). Mixers wait for themselves.
+All else is planned from shapes, and from numbers that batches hold on the host (``RowBatch.most_targets``). A run also
+waits where it reads its own loss: for its curves every ``training.log_every`` updates, and at most five times a second
+to end where it diverges (``DivergenceCheck``) and to show its progress (``ProgressReporter``), and once a batch to look
+up cached features by their symbols (``training.cache_features``, ``cached_layers``). Mixers wait for themselves.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Times = Callable[[TaskConfig, ModelConfig, DataDescription], float]
 
 
 class Wait(NamedTuple):
-    """What the host reads, and how often at most in a step of training and in one that measures: never for a config of
-    another kind, and math.inf times where that follows from the data."""
+    """The value that the host reads, and how often at most in a step of training and in one that measures: never for a
+    config of another kind, and math.inf times where the number of reads follows from the data."""
 
     reads: str
     training: Times
@@ -89,7 +89,7 @@ WAITS: Mapping[str, Wait] = {
         lambda task, model, data: float(any(head.kind == "contrast" for head in task.all_heads(data).values())),
     ),
 }
-"""By what makes the host wait."""
+"""The waits of the host, by their cause."""
 
 
 def most_waits(task: TaskConfig, model: ModelConfig, data: DataDescription, training: bool = True) -> float:

@@ -1,4 +1,4 @@
-"""The project that ``python -m lit_transformers init`` writes; its files lie beside this one, as they are written."""
+"""The project that ``python -m lit_transformers init`` writes; its files lie in ``files``, as they are written."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ RANKS_AT_MOST = 1 << 16
 """The seeds of the random numbers of ranks lie so far apart from step to step."""
 
 Point = tuple[int, int, str, float]
-"""A point of a learning curve: step, tokens that were planned for so many steps, name, value."""
+"""A point of a learning curve: step, tokens that were planned up to this step, name, value."""
 
 
 def random_state() -> dict[str, torch.Tensor]:
@@ -35,7 +35,7 @@ def random_state() -> dict[str, torch.Tensor]:
 
 
 def set_random_state(state: Mapping[str, torch.Tensor]) -> None:
-    """Sets what ``random_state`` returned; that of a device where there is one."""
+    """Sets a state that ``random_state`` returned; the part for a device only where there is one."""
     torch.set_rng_state(state["cpu"].cpu())
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"].cpu())
@@ -50,8 +50,8 @@ class Curves(Callback):
     """Records learning curves. They are part of the checkpoint, so a resumed run has those of one never stopped.
 
     A point of training is the mean over the targets of all batches of an update. Its tokens are planned ones, so that
-    the points of several seeds lie at the same tokens. updates: what a sender has sent beside the points, as step, name
-    and value, so that a later attempt can send it again.
+    the points of several seeds lie at the same tokens. updates: the values that a sender has sent besides the points,
+    as step, name and value, so that a later attempt can send them again.
     """
 
     def __init__(self, every: int, tokens_per_step: int) -> None:
@@ -144,10 +144,10 @@ def measured(trainer: L.Trainer) -> dict[str, float]:
 class Checkpointer(BetweenUpdates):
     """Writes a checkpoint every ``seconds``, and once when asked to stop; ``extra`` is plain data stored with it.
 
-    It is written between two updates, and what Lightning does not restore is restored there, so a resumed run neither
-    omits nor repeats anything. is_held: whether a checkpoint written now would hold the place in the data; if not, none
-    is written, and a stopped run resumes from the checkpoint before. keep_optimizer: whether the checkpoint after the
-    last update holds the state of the optimizer too, which only a trainer that continues the run reads.
+    It is written between two updates, and state that Lightning does not restore is restored there, so a resumed run
+    neither omits nor repeats anything. is_held: whether a checkpoint written now would hold the place in the data; if
+    not, none is written, and a stopped run resumes from the checkpoint before. keep_optimizer: whether the checkpoint
+    after the last update holds the state of the optimizer too, which only a trainer that continues the run reads.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class Checkpointer(BetweenUpdates):
         trainer.should_stop |= self.ended
 
     def _restore(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        """Restores, before the first batch, what Lightning does not restore of a checkpoint, if there is one."""
+        """Restores, before the first batch, the parts of a checkpoint, if any, that Lightning does not restore."""
         loaded, self.loaded = self.loaded, {}
         random_states, logged = loaded.get("random", []), loaded.get("logged", [])
         if len(logged) == trainer.world_size:
@@ -245,7 +245,7 @@ class Checkpointer(BetweenUpdates):
             self.ranks = [*self.ranks, changed]
 
     def _draw_anew(self, trainer: L.Trainer, before: int) -> None:
-        """Gives each of another number of ranks than ``before`` random numbers of its own, and says so."""
+        """Gives each rank its own random numbers after the number of ranks changed from ``before``, and says so."""
         torch.manual_seed(torch.initial_seed() + trainer.global_step * RANKS_AT_MOST + trainer.global_rank)
         if trainer.is_global_zero:
             print(
@@ -283,7 +283,7 @@ class Checkpointer(BetweenUpdates):
 
     def save(self, trainer: L.Trainer) -> None:
         """Writes the checkpoint now. All ranks take part, and the first one writes. Where a callback has ended training
-        early, a run that goes on from it does not train further."""
+        early, a run that resumes from it does not train further."""
         self.ended = bool(trainer.should_stop)
         if trainer.is_global_zero:
             replace_file(self.path, lambda fresh: trainer.save_checkpoint(fresh))
@@ -293,7 +293,7 @@ class Checkpointer(BetweenUpdates):
 
 
 class DivergenceCheck(Callback):
-    """Raises Diverged when the loss is not finite. On a device it looks every so many seconds, for reading waits."""
+    """Raises Diverged when the loss is not finite. On a device it looks every ``every`` seconds: reading waits."""
 
     def __init__(self, every: float = 0.2) -> None:
         self.every, self.checked_at = every, -math.inf

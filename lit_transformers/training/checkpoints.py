@@ -40,7 +40,7 @@ def read(path: Path, mmap: bool = False) -> dict[str, Any]:
 
 
 def verify(path: Path) -> None:
-    """Raises ConfigError where a byte differs from what torch.save wrote."""
+    """Raises ConfigError where a byte differs from the file that torch.save wrote."""
     try:
         damaged = damaged_part(path)
     except Exception as error:  # the type of the error varies with the damage
@@ -53,10 +53,10 @@ def verify(path: Path) -> None:
 
 
 def damaged_part(path: Path) -> str | None:
-    """Returns the name of a part in which a byte differs from what torch.save wrote; None where there is no such part.
+    """Returns the name of a part in which a byte differs from the file that torch.save wrote; None where none differs.
 
     Such a file is a zip archive with a part for each tensor, and each part has a checksum (CRC-32), which torch.load
-    does not look at. Of a part that is marked as a folder torch.load reads nothing, and returns whatever was in memory.
+    does not look at. Of a part that is marked as a folder torch.load reads nothing, and returns uninitialised memory.
     Raises several kinds of errors where it is no zip archive.
     """
     with zipfile.ZipFile(path) as archive:

@@ -261,8 +261,8 @@ class CallbackConfig(Config):
 
 
 def refuse_checkpoints(callback_type: type[Callback], name: str, path: str) -> None:
-    """Raises ConfigError, at a path, for a class of callbacks that write checkpoints. A run resumes from its own alone
-    and measures the weights in it: what another one holds would be neither."""
+    """Raises ConfigError, at a path, for a class of callbacks that write checkpoints. A run resumes only from its own
+    checkpoint and measures the weights in it: it would do neither with the checkpoint of a callback."""
     if issubclass(callback_type, Checkpoint):
         reason = "a run writes its own checkpoint, which it resumes from and measures; leave it out"
         raise ConfigError(f"{name} writes checkpoints, and {reason}", path)

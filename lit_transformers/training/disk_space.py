@@ -14,7 +14,7 @@ __all__ = ["checkpoint_bytes", "lack_of_space", "what_is_full"]
 
 FLOAT_BYTES = 4
 OTHER_BYTES = 1 << 16
-"""What a run writes besides its weights: random numbers, log, record and curves."""
+"""The bytes that a run writes besides its weights: random numbers, log, record and curves."""
 MOMENTS = {"sgd": 1, "adagrad": 1}
 """How many numbers an optimizer keeps of each parameter, where they are not two."""
 SHARED_MEMORY = "/dev/shm"
@@ -37,7 +37,7 @@ def checkpoint_bytes(parameters: float | None, training: Mapping[str, Any]) -> i
 
 
 def lack_of_space(folder: Path, needed: int) -> str | None:
-    """Returns a sentence where the disk of a folder, which need not exist yet, has not so many bytes left, or None."""
+    """Returns a sentence where the disk of a folder, which need not exist yet, has less than n bytes left, or None."""
     there = next(path for path in (folder, *folder.resolve().parents) if path.exists())
     disk = os.statvfs(there)
     free = disk.f_bavail * disk.f_frsize
@@ -54,11 +54,11 @@ def _megabytes(amount: int) -> str:
 
 
 def what_is_full(error: BaseException | None) -> str | None:
-    """Returns that the disk or shared memory is full, where that is what an error comes from, or None. Such a run
-    resumes when there is room again.
+    """Returns that the disk or shared memory is full, if this caused an error, or None. Such a run resumes when there
+    is room again.
 
-    torch's own writer only reports that a write failed, so its error is recognised by its message. What processes
-    exchange is in shared memory, and a worker that finds no room there dies by a signal of its own.
+    torch's own writer only reports that a write failed, so its error is recognised by its message. The data that
+    processes exchange is in shared memory, and a worker that lacks room there dies by a signal, without such an error.
     """
     while error is not None:
         text = str(error)
@@ -78,7 +78,7 @@ def _shared_memory() -> str:
 
 
 def _is_exchange(error: BaseException) -> bool:
-    """Whether an error was raised where processes make what they exchange."""
+    """Whether an error was raised where processes create the data that they exchange."""
     *_, last = ("", *_files(error))
     return "multiprocessing" in Path(last).parts or str(getattr(error, "filename", "")).startswith(SHARED_MEMORY)
 

@@ -1,7 +1,7 @@
-"""The processes that load data for a run: by what the run notices that one has died, and what keeps them apart from it.
+"""The processes that load data for a run: how the run notices that one has died, and how they are kept apart from it.
 
 Signals of a terminal, a batch system or ``timeout`` reach a whole process group. The run writes a checkpoint then, for
-which it may need a batch more, so its loaders are in a group of their own; and they end when the run does.
+which it may need a batch more, so its loaders are in a separate group; and they end when the run does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lit_transformers.training.stopping import ProcessKilled
 __all__ = ["LoaderDied", "loader_death", "name_loader_deaths", "set_loaders_apart"]
 
 SERVER = "lit_transformers.training.loader_server"
-"""What the server imports first from which loaders are forked."""
+"""The module that the server, from which loaders are forked, imports first."""
 NOTICES = re.compile(r"DataLoader worker \(pid.* (is killed by signal|exited unexpectedly)|Pin memory thread exited")
 """How torch's errors begin that say it."""
 OUT_OF_RESOURCES = (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EACCES, errno.EPERM)
@@ -33,7 +33,7 @@ class LoaderDied(ProcessKilled):
 
 
 def loader_death(error: BaseException) -> LoaderDied | None:
-    """Returns how a process that loads data has died, where that is what an error comes from, or None.
+    """Returns an error that says how a process that loads data has died, if this caused ``error``, or None.
 
     torch says it where it looks after its workers. Where it waits for one, or starts one, the connection just ends.
     """
@@ -65,7 +65,7 @@ def name_loader_deaths() -> Iterator[None]:
 
 @cache
 def set_loaders_apart() -> None:
-    """Puts the loaders that this process starts from now on into a process group of their own, whether they are forked
+    """Puts the loaders that this process starts from now on into a separate process group, whether they are forked
     from it or from a server."""
     multiprocessing.get_context("forkserver").set_forkserver_preload([SERVER])
     os.register_at_fork(after_in_child=os.setpgrp)

@@ -1,4 +1,4 @@
-"""What a module has logged so far, for checkpoints, which Lightning's own leave out.
+"""The values that a module has logged so far, for checkpoints; Lightning's own checkpoints leave them out.
 
 Schedules that wait for a monitored value, hooks and callbacks read the metrics that were last logged; those of an epoch
 are means over all of its batches, of which a run that was stopped has seen some; and metrics of torchmetrics count
@@ -24,7 +24,7 @@ METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 PLACE = ("_first_loop_iter", "_current_fx")
 """Where Lightning keeps whether an epoch has begun, and the hook that has logged last: then sums are not begun anew."""
 COUNTS = ("_update_count", "_computed", "_forward_cache")
-"""The attributes of a metric beside its states."""
+"""The attributes of a metric besides its states."""
 BUILTIN = (min, max, sum)
 
 
@@ -43,7 +43,7 @@ def logged_state(trainer: L.Trainer, task: L.LightningModule) -> dict[str, Any]:
 
 
 def set_logged_state(trainer: L.Trainer, task: L.LightningModule, state: Mapping[str, Any]) -> None:
-    """Sets what ``logged_state`` returned."""
+    """Sets the state that ``logged_state`` returned."""
     state = move_data_to_device(dict(state), trainer.strategy.root_device)
     connector = trainer._logger_connector
     for name in METRICS:

@@ -1,4 +1,4 @@
-"""The progress of a run, as it is reported while the run goes on."""
+"""The progress of a run, as it is reported during the run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Report = Callable[[Progress], None]
 
 
 class ProgressReporter(Callback):
-    """Reports the progress of training every so many seconds, and the beginning of an evaluation after it.
+    """Reports the progress of training every ``every`` seconds, and the beginning of an evaluation after it.
 
     loss: the name of the loss in the output of a training step. examples: the number of examples of an update; None if
     unknown.

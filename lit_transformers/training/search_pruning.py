@@ -2,8 +2,8 @@
 
 A pruner that judges a run only by runs that ended before it began can fix its criteria beforehand: at each validation,
 a bar that the best value so far must reach. The search writes these bars to the run's directory, and the run compares
-by itself. So a search ends the same runs at the same steps, whatever the timing and whatever starts them (a worker,
-torchrun or a cluster), and needs no connection back to the parent process.
+by itself. So a search ends the same runs at the same steps, regardless of timing and of the program that starts them (a
+worker, torchrun or a cluster), and needs no connection back to the parent process.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Bars(NamedTuple):
 
 class Pruned(RuntimeError):
     """The run was ended by its bars. ``metrics`` are those of its last validation, at ``step``; ``tokens`` were read by
-    then, and ``cost`` is what it has spent, where these are known."""
+    then, and ``cost`` is the cost until then, where these are known."""
 
     def __init__(self, step: int, steps: int, metrics: dict[str, float], reason: str) -> None:
         self.step, self.metrics = step, metrics

@@ -23,7 +23,7 @@ class Selection(Callback):
 
     After ``patience`` validations without an improvement training ends; at its end ``keeps_best`` puts the weights of
     the best validation back, before the checkpoint that follows. All that it decides by is part of the checkpoint.
-    goal: what is better of the metric.
+    goal: whether less or more of the metric is better.
     """
 
     def __init__(self, config: StopConfig, goal: Goal, keeps_best: bool) -> None:

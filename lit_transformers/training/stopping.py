@@ -15,7 +15,7 @@ class Diverged(RuntimeError):
 
 
 class Interrupted(RuntimeError):
-    """The run was asked to stop. It has written a checkpoint from which it can be resumed, if it has any."""
+    """The run received a request to stop. It has written a checkpoint from which it can be resumed, if it has any."""
 
 
 class ProcessKilled(RuntimeError):

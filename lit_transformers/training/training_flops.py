@@ -54,14 +54,15 @@ class Applied(NamedTuple):
 
 
 def flops_without_gradients(task: nn.Module, groups: ParameterGroups, flops: float, row: RowLength) -> float:
-    """Returns the FLOPs for one row that a backward pass saves of what groups freeze and of the fixed matrices of
-    adapters, of twice ``flops``, those of the forward pass.
+    """Returns the FLOPs for one row that a backward pass saves because groups freeze weights and adapters have fixed
+    matrices. Without these it takes twice ``flops``, the FLOPs of the forward pass.
 
-    A map takes as many FLOPs for the gradient of its weights as forward, which frozen weights save, and as many for
-    that of its inputs, which is saved where nothing learns in its sublayer or below it. Products of activations, as in
-    attention, take twice those of forward, or none. Maps of n weights are taken to cost 2n FLOPs a token. What is above
-    the layers, softmax and heads, is the rest of ``flops``; its maps share it by their numbers of weights. If they
-    could not use up the rest, the objective reads its rows more than once, and all sublayers count that often.
+    A map takes as many FLOPs for the gradient of its weights as forward, which frozen weights save, and as many for the
+    gradient of its inputs, which is saved where nothing learns in its sublayer or below it. Products of activations, as
+    in attention, take twice the FLOPs of forward, or none. Maps of n weights are taken to cost 2n FLOPs a token. The
+    part above the layers, softmax and heads, takes the rest of ``flops``; its maps share it by their numbers of
+    weights. If they could not use up the rest, the objective reads its rows more than once, and all sublayers count
+    that often.
     """
     frozen = {id(p) for name, p in task.named_parameters() if name in groups.frozen}
     names, embeddings = dict(task.named_parameters()), roles_of(task).get(EMBEDDINGS, frozenset())
@@ -77,7 +78,7 @@ def flops_without_gradients(task: nn.Module, groups: ParameterGroups, flops: flo
         own = {id(p) for p in network.parameters()}
         is_below = any(names[name].requires_grad and id(names[name]) in own for name in embeddings)
         for number, stack in enumerate(pieces[id(network)]):
-            if number > 1:  # what is in no stack may lie between two, as a norm does
+            if number > 1:  # a part of no stack may lie between two, as a norm does
                 outside = {id(p) for p in network.parameters() if p.requires_grad} - within
                 is_below = is_below or bool(outside - {id(p) for p in network.tokens.parameters()})
             for piece in stack:
@@ -90,8 +91,9 @@ def flops_without_gradients(task: nn.Module, groups: ParameterGroups, flops: flo
 
 
 def _pieces(network: Network, row: RowLength) -> Iterator[list[Applied]]:
-    """Yields, for each stack of a network, the map before its layers and what these consist of, in the order in which
-    they are computed; what several layers share once for each. Each takes what the network takes less without it."""
+    """Yields, for each stack of a network, the map before its layers and the parts of these, in the order in which they
+    are computed; a part that several layers share is there once for each. The FLOPs of a part are those of the network,
+    less those of the network without it."""
     whole, stacks = row.flops(network), network.layers()
     applied = Counter(id(parts[0]) for layers in stacks.values() for layer in layers for parts in _parts(layer))
     widening = [m.entry.widen for m in network.modules() if isinstance(m, Stack) and m.entry.widen is not None]
@@ -145,8 +147,8 @@ def _is_needed(linear: LinearMap, frozen: set[int]) -> bool:
 
 
 def _maps_above(task: nn.Module, below: set[int], frozen: set[int]) -> list[nn.Parameter]:
-    """Returns the weights of the maps above the layers: of heads, of what prepares the softmax, and of the softmax of
-    the networks whose objective predicts symbols."""
+    """Returns the weights of the maps above the layers: of heads, of the maps that prepare the softmax, and of the
+    softmax of the networks whose objective predicts symbols."""
     maps: dict[int, nn.Parameter] = {}
     embeddings = {id(p) for network in networks(task).values() for p in network.roles().get(EMBEDDINGS, ())}
     for parameter in task.parameters():

@@ -1,4 +1,4 @@
-"""What a task logs of its training under a trainer of one's own."""
+"""The values that a task logs of its training under a user's own trainer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class TrainingLog:
     """Logs training by ``LightningModule.log``, under names that begin with train/.
 
     Of every batch: loss, which is differentiated (the mean of all ranks), nats, which is plotted, and auxiliary losses.
-    Every so many updates as the trainer's log_every_n_steps says: learning_rate and gradient_norm (of the whole
-    gradient, before it is clipped; not under float16, which scales it) of the update, tokens, those that all ranks have
-    read since the first update, as the costs of a run count them (``batch.tokens_read``), and tokens_per_second since
-    they were last logged, without the time of validations.
+    Every ``log_every_n_steps`` updates of the trainer: learning_rate and gradient_norm (of the whole gradient, before
+    it is clipped; not under float16, which scales it) of the update, tokens, which all ranks have read since the first
+    update, as the costs of a run count them (``batch.tokens_read``), and tokens_per_second since they were last logged,
+    without the time of validations.
     """
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class TrainingLog:
         self._since: float | None = None
 
     def count(self, batch: Any) -> None:
-        """Counts a batch before it is trained: checkpoints may be written before what it gives is logged."""
+        """Counts a batch before it is trained: checkpoints may be written before its values are logged."""
         self._read.add(batch)
 
     def batch(self, task: L.LightningModule, outputs: Mapping[str, Any]) -> None:
-        """Logs a batch of training, given what ``training_step`` has returned."""
+        """Logs a batch of training. outputs: the result of ``training_step``."""
         trainer: Any = task.trainer
         if trainer.barebones:
             return

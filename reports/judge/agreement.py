@@ -11,7 +11,7 @@ two are equal, it agrees if the difference of the source is smaller than the mar
 It is *not judged* where the baseline does not beat the floor, where none of its arms has learned enough of the data
 (``known``), or where the baseline gains nothing from the context in which arms differ: a model that has learned less
 than simple predictors, or uses no more context than all arms see, cannot answer the question. An arm with separate data
-counts as the baseline of these, unless what it learned does not generalize (``generalization``).
+counts as the baseline of these, unless it does not generalize (``generalization``).
 It is *in another unit* where our verdict is equal and the margin has no size in the unit of the source's metric.
 It is *withdrawn* where its study is.
 
@@ -109,7 +109,7 @@ class JudgedComparison:
     """A comparison with the judgement on it.
 
     ``published`` is the source's difference in the units of the source's metric, positive where the first arm has the
-    larger number, and None where it is not defined. ``remark`` is what the study says to explain the result.
+    larger number, and None where it is not defined. ``remark`` is the study's explanation of the result.
     """
 
     comparison: Comparison
@@ -139,8 +139,8 @@ class GalleryEntry:
 
 
 def judge_comparisons(findings: Findings) -> list[JudgedComparison]:
-    """Judges what a study compares against its source: the contrasts and main effects that it names, or else every arm
-    against the baseline."""
+    """Judges the comparisons of a study against its source: the contrasts and main effects that it names, or else every
+    arm against the baseline."""
     kinds = ("contrast",) if findings.study.plan.effects is None else ("contrast", "main effect")
     judged = []
     for comparison in findings.comparisons:
@@ -173,7 +173,8 @@ def _agreement(findings: Findings, comparison: Comparison, difference: float | N
 
 
 def _remark(findings: Findings, comparison: Comparison) -> str | None:
-    """Returns what the study says of a comparison, by its name or, of an arm against the baseline, by the arm's."""
+    """Returns the study's remark on a comparison, which is stored by the name of the comparison or, for an arm against
+    the baseline, of the arm."""
     plan = findings.study.plan
     if plan.published is None:
         return None

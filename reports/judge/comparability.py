@@ -1,7 +1,7 @@
 """Tells whether arms are measured in the same unit and on the same text, so that a difference between them means
 something.
 
-A record says what it was measured on (``lit_transformers.records.measurement``). One from before records held it is
+A record describes its measurement (``lit_transformers.records.measurement``). An older record without a description is
 compared by the fingerprint of its corpus and the signatures of its scores alone. An effect may be averaged over
 corpora, or over units, if the weights of each seed sum to zero within each.
 """
@@ -27,15 +27,15 @@ _REMEDIES: Mapping[str, str] = {
     "relation": "set data.evaluation.relation to that of all arms",
     "minimal pair": "set data.evaluation.pairs to that of all arms",
 }
-"""By a unit that data define, what makes it the same."""
+"""For each unit that data define, the remedy that makes it the same in all arms."""
 
 Facts = Mapping[str, Any]
-"""What must be equal of runs that are compared, by its name; without an entry where it is not known."""
+"""The facts that must be equal in compared runs, by name; a fact that is not known has no entry."""
 
 
 def incomparable(study: Study, weights: Mapping[str, float], seeds: Sequence[int]) -> str | None:
-    """Returns why the value of the study's metric means another thing in some of these arms, in a line that names the
-    way out; None where it means the same in all, or nothing else is known, as of seeds that were brought in."""
+    """Returns why the value of the study's metric does not mean the same in all of these arms, in a line that names the
+    remedy; None where it does, or where no difference is known, as for seeds that were brought in."""
     runs = [run for run in study.runs if run.arm in weights and run.missing is None and run.seed in seeds]
     brought_in = {run.seed for run in runs if origin_of(run.record) is not None}
     runs = [run for run in runs if run.seed not in brought_in]
@@ -77,8 +77,8 @@ def _definition(measurement: Measurement, unit: str) -> tuple[str, str]:
 
 
 def _have_one_data_module(runs: Sequence[Run]) -> bool:
-    """Whether runs read the same named data with the same arguments: what such a module draws for each measurement
-    differs between runs, and is of the same examples."""
+    """Whether runs read the same named data with the same arguments: such a module draws anew for each measurement, but
+    from the same examples."""
     data = [run.record.config.get("data") for run in runs if run.record]
     return all(isinstance(one, Mapping) and one == data[0] and one.get("class_path") for one in data)
 
@@ -119,7 +119,7 @@ def _defined(study: Study, facts: Sequence[tuple[Run, Facts]]) -> str:
 
 
 def _each(facts: Sequence[tuple[Run, Facts]], name: str, text: Callable[[Any], str]) -> str:
-    """Returns what each of the arms has of a fact, the arms that share it once."""
+    """Returns the values of a fact, each once, with the arms that have it."""
     arms: dict[str, list[str]] = {}
     for run, known in facts:
         names = arms.setdefault(text(known[name]), [])
@@ -152,4 +152,4 @@ _REASONS: Mapping[str, Callable[[Study, Sequence[tuple[Run, Facts]]], str]] = {
     "unit": _unit,
     "definition": _defined,
 }
-"""The reason that each fact gives where it differs, in the order in which they are asked for."""
+"""The reason that each fact gives where it differs, in the order in which facts are checked."""

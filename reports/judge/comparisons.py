@@ -70,11 +70,12 @@ class Comparison:
     """A weighted sum over arms, with its estimate and verdict.
 
     ``reason`` says why there is no estimate or no verdict. ``adjusted`` is the p-value after Holm's correction and
-    ``level`` the level that the uncorrected p-value has to lie below; ``equality`` and ``equality_level`` are the same
-    of the statement that the difference lies within ``margin``, and None without one. ``ahead`` are the looks that may
-    decide what is unresolved, with their shares as multiples of that of the present one. ``documents`` is the number of
-    documents that the estimate was resampled over, 0 where none were. ``estimate`` and ``margin`` are in units of the
-    metric or, where the metric compares by ratio, of its natural logarithm. ``factors`` are those of an effect.
+    ``level`` the level that the uncorrected p-value has to lie below; ``equality`` and ``equality_level`` are these two
+    values for the statement that the difference lies within ``margin``, and None without one. ``ahead`` are the looks
+    that may decide an unresolved comparison, with their shares as multiples of the present look's share. ``documents``
+    is the number of documents that the estimate was resampled over, 0 where none were. ``estimate`` and ``margin`` are
+    in units of the metric or, where the metric compares by ratio, of its natural logarithm. ``factors`` are those of an
+    effect.
 
     frequency: how often its arms learn, where one of them learns in some seeds and not in others; the estimate is then
     of the seeds in which all have learned. widening: as in ``normality``, and ``normal_from`` the number of seeds from
@@ -125,8 +126,9 @@ class Comparison:
 
     @cached_property
     def seeds_needed(self) -> int | None:
-        """The number of seeds that would decide with a power of 0.8, by what the present ones leave possible; if looks
-        are left, at the next one that would. None where it cannot be computed or 1,000 would not."""
+        """The number of seeds that would decide with a power of 0.8, by the predictive distribution of the present
+        ones; if looks are left, the seeds of the next look that would. None where it cannot be computed or 1,000 would
+        not."""
         return self.seeds_for(POWER)
 
     @property
@@ -221,7 +223,7 @@ def estimates(study: Study, notes: list[str]) -> tuple[Comparison, ...]:
 
 def _margin(study: Study, notes: list[str]) -> float | None:
     """Returns the study's margin on the scale of its comparisons, or None without one; adds a note where it is as large
-    as the baseline's own value and as what the baseline has learned beyond the floor, and cannot be used.
+    as the baseline's own value and as the baseline's gain over the floor, and cannot be used.
 
     A loss near zero is below any margin worth stating, and says nothing of how much there was to learn.
     """
@@ -429,7 +431,7 @@ def _measure(planned: Comparison, seeds_of_look: _Seeds, shape: _Shape, unmatche
         unlearned = "no seed has learned in all of its arms"
         return replace(planned, reason=unlearned if seeds_of_look.finished(arms) else _why_missing(study, arms))
     other = incomparable(study, planned.weights, seeds)
-    # Of records from before they said what they were measured on, the difference stays beside the reason.
+    # Old records do not describe their measurement: their difference is shown together with the reason.
     of_old_records = other is not None and any(run.lacks_measurement for arm in arms for run in study.finished(arm))
     reason = (None if of_old_records else other) or evidence.without_value(arms, seeds)
     if study.plan.unpaired:
@@ -511,7 +513,7 @@ def _why_seeds_are_missing(study: Study, arms: Sequence[str], seeds: _Seeds) -> 
 
 def _why_no_mechanism(study: Study, arms: Sequence[str], seeds: Sequence[int]) -> str | None:
     """Returns why a difference says nothing of mechanisms: all arms are within the margin of the best possible value,
-    or none is beyond the margin of what is reached without learning."""
+    or none is better than the floor by more than the margin."""
     metric = study.plan.metric
     if metric.margin is None or metric.compare == "ratio":
         return None
@@ -528,7 +530,7 @@ def _why_no_mechanism(study: Study, arms: Sequence[str], seeds: Sequence[int]) -
 
 
 def _why_unknown(study: Study, arms: Sequence[str]) -> str | None:
-    """Returns why arms that have learned next to nothing of what can be known have no verdict, or None."""
+    """Returns why arms that have learned too little of the known optimum have no verdict, or None."""
     shares = learned_too_little(study, arms)
     if not shares:
         return None
@@ -608,8 +610,8 @@ def _second_opinion(comparison: Comparison, verdict: Verdict) -> float | None:
 
 
 def _reconsidered(comparison: Comparison, all_seeds: _Seeds) -> Comparison:
-    """Returns a comparison with what all of its seeds show that have finished, also those after its decision: their
-    mean, and how many lie beyond the margin; without "equal" if these are more than a tenth."""
+    """Returns a comparison with the results of all of its finished seeds, also of those after its decision: their mean,
+    and how many lie beyond the margin; without "equal" if these are more than a tenth."""
     if not comparison.weights or not comparison.differences:
         return comparison
     seeds = all_seeds.compared([*comparison.weights])

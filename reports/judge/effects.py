@@ -2,8 +2,8 @@
 
 The metrics of a study and of its source differ in unit, so their differences cannot be compared. Both have a change
 relative to the arm that is compared with, positive where it is better. Perplexities enter by their logarithms: a
-perplexity is an exponential of bits per symbol, and a ratio of bits is the same whatever a symbol is, whereas a ratio
-of perplexities grows with the length of words.
+perplexity is an exponential of bits per symbol, and a ratio of bits does not depend on the symbol, whereas a ratio of
+perplexities grows with the length of words.
 
 The value of the arm compared with is taken as fixed: the interval is that of the difference.
 """
@@ -30,7 +30,7 @@ _KINDS = {
     "squared error": re.compile(r"squared error|\bmse\b", re.I),
     "memory": re.compile("memory", re.I),
 }
-"""What metrics measure, by their names. Two of one kind are the same up to a unit."""
+"""The quantities that metrics measure, by patterns of their names. Two metrics of one quantity differ in unit alone."""
 _NO_SIZE = "a change of a value that is not above zero has no size in per cent"
 
 

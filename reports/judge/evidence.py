@@ -29,7 +29,7 @@ Pair = tuple[str, int]
 """An arm and a seed."""
 
 _PART = re.compile(r"(@\d+|, (row|symbols|question) .*)$")
-"""What follows the name of an origin in that of a part of it."""
+"""The end of the name of a part of an origin, which follows the name of the origin."""
 _RECORD = re.compile(r":\d+$")
 FEWEST_FILES = 20
 """The fewest files whose records are clusters; the records of a single file are documents."""
@@ -76,7 +76,7 @@ class Evidence:
 
     @property
     def is_large(self) -> bool:
-        """Whether runs are too many to keep what each comparison is resampled from."""
+        """Whether there are too many runs to hold the resampled values of each comparison."""
         return len(self.resampled) > _MOST_AT_ONCE
 
     def without_value(self, arms: Sequence[str], seeds: Sequence[int]) -> str | None:
@@ -106,8 +106,8 @@ class Evidence:
         return [sum(weight * self.values[arm, seed] for arm, weight in weights.items()) for seed in seeds]
 
     def sides(self, weights: Mapping[str, float], seeds: Callable[[Sequence[str]], Sequence[int]]) -> Samples:
-        """Returns the weighted sums over the arms of either side of a comparison, for each of their own seeds. seeds:
-        gives those of arms."""
+        """Returns the weighted sums over the arms of each side of a comparison, one for each seed of the side. seeds:
+        returns the seeds of arms."""
         one, other = ({arm: sign * weight for arm, weight in weights.items() if sign * weight > 0} for sign in (1, -1))
         return self.pairs(one, seeds([*one])), self.pairs(other, seeds([*other]))
 
@@ -219,8 +219,8 @@ def _resampled(sums: Mapping[Pair, Array], measure: DocumentMeasure) -> Iterator
 
 
 class _Resamples(Mapping[Pair, Array]):
-    """The values of many runs at resampled documents, which are computed for an arm when they are asked for, and kept
-    for the last arms alone."""
+    """The values of many runs at resampled documents. The values of an arm are computed on access, and stored for the
+    last arms alone."""
 
     def __init__(
         self, sums: Mapping[Pair, Array], measure: DocumentMeasure, transform: Callable[[Array], Array]

@@ -41,7 +41,7 @@ _SPENT: Mapping[str, str] = {
 """The cost of each quantity that arms may be matched on, as budgets count it: of tokens, those that are planned."""
 
 CHAIN = "chain_"
-"""What the names of costs begin with that are those of all stages of a run together."""
+"""The prefix of the names of costs of all stages of a run together."""
 _MOST = 4
 
 
@@ -144,15 +144,16 @@ def _facts(study: Study) -> Iterator[tuple[str, str]]:
 
 
 def before_these_seeds(study: Study) -> str:
-    """Returns what the seeds before the first one of a study were, or that it does not say."""
+    """Returns the study's description of the seeds before its first one, or a note that it has none; empty without such
+    seeds."""
     looks, first = study.plan.looks, min((run.seed for run in study.runs), default=0)
     if looks is None or not first:
         return ""
-    return looks.pilot.rstrip(".") or f"seeds 0 to {first - 1}, of which the study does not say what they were"
+    return looks.pilot.rstrip(".") or f"seeds 0 to {first - 1}, which the study does not describe"
 
 
 def _stages(study: Study) -> Iterator[str]:
-    """Yields what the runs of each arm start from, and where the config of each stage stands."""
+    """Yields the stages from which the runs of each arm start, and the place of the config of each stage."""
     plan = study.plan
     for arm in plan.arms:
         names = [stage.name for stage in plan.chain(arm.runs[0].sources)] if arm.runs else []
@@ -245,7 +246,8 @@ def _selection(study: Study) -> str:
 
 
 def _stopped_early(study: Study) -> str:
-    """Returns after how many of its steps each arm ended that did before the last one, and what that means."""
+    """Returns the step at which each arm that stopped early ended, and whether arms have read unequal numbers of
+    tokens."""
     finished = [study.finished(arm) for arm in study.arm_names if study.finished(arm)]
     arms, tokens = [], {mean_cost(runs, "planned_tokens") for runs in finished}
     for arm in study.arm_names:

@@ -1,5 +1,5 @@
-"""What is found of a study: its comparisons in their order, whether they can answer its question, and the decimals that
-their numbers deserve."""
+"""The findings of a study: its comparisons in their order, whether they can answer its question, and the decimals of
+their numbers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from reports.read.study import Study
 __all__ = ["NOT_ALONE", "Findings"]
 
 NOT_ALONE = " (not meaningful alone)"
-"""What follows the name of a main effect whose factor interacts with another one."""
+"""The text after the name of a main effect whose factor interacts with another one."""
 
 _LOSSES = ("bpb", "nats")
-"""The metrics that are a loss in bits or nats, whatever it is divided by."""
+"""The metrics that are a loss in bits or nats, per byte or per any other unit."""
 _ERRORS = 2
-"""The standard errors that a gain from context is at least, where no margin says what matters."""
+"""The number of standard errors that a gain from context must exceed where no margin says which gain matters."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,15 @@ class Findings:
 
     @cached_property
     def references(self) -> Mapping[str, tuple[Reference, ...]]:
-        """By arm, what is known of its data: from the value of who knows nothing of them to the best possible one."""
+        """By arm, the known values of its data: from the value of a model that knows nothing of them to the best
+        possible one."""
         plan = self.study.plan
         references = {arm.name: arm.references or plan.references for arm in plan.arms}
         return {arm: known for arm, known in references.items() if known}
 
     @cached_property
     def shares(self) -> Mapping[str, KnownShare]:
-        """By arm, how much it knows of what can be known of its data."""
+        """By arm, its share of the known optimum of its data."""
         return known_shares(self.study, self.references)
 
     @property
@@ -84,7 +85,7 @@ class Findings:
     @cached_property
     def below_floor(self) -> dict[str, Reference]:
         """The baselines of all data that are no better than the best floor, by name, with that floor: they were trained
-        too little. What ``gaps`` holds is an answer."""
+        too little. The arms in ``gaps`` are not among them: their values are an answer."""
         best = {arm: floor for arm, floors in self.floors.items() if (floor := floors.best(self.metric))}
         gains = {arm: self.study.gain_over(floor, arm) for arm, floor in best.items() if arm not in self.gaps}
         return {arm: best[arm] for arm, gain in gains.items() if gain is not None and gain <= 0}
@@ -122,7 +123,7 @@ class Findings:
         return None if not cuts or any(map(self._matters, cuts)) else cuts[0].length
 
     def _matters(self, cut: ContextLoss) -> bool:
-        """Whether what lies beyond a context matters. The metric changes in proportion to the loss of a symbol."""
+        """Whether the context beyond a length matters. The metric changes in proportion to the loss of a symbol."""
         margin, mean = self.metric.margin, self.study.mean_of(self.study.plan.baseline)
         if margin is None or mean is None:
             return cut.beyond > _ERRORS * cut.error
@@ -141,7 +142,7 @@ class Findings:
 
     @cached_property
     def learned_too_little(self) -> dict[str, float]:
-        """The arms of comparisons in which none has learned enough of what can be known, with their shares of it."""
+        """The arms of comparisons in which none has learned enough of the known optimum, with their shares of it."""
         learned = (learned_too_little(self.study, one.weights) for one in self.comparisons if one.weights)
         shares = {arm: share for one in learned for arm, share in one.items()}
         return {arm: shares[arm] for arm in self.study.arm_names if arm in shares}
@@ -209,7 +210,8 @@ class Findings:
 
     @property
     def margin(self) -> str | None:
-        """What the study calls equal, and why, in words; None where it states no margin, or one that is not used."""
+        """The margin within which the study calls values equal, and its reason, in words; None without a margin that is
+        used."""
         margin = self.metric.margin
         if margin is None or all(comparison.margin is None for comparison in self.comparisons):
             return None

@@ -1,4 +1,4 @@
-"""What more seeds would decide, by what the runs that there are leave possible."""
+"""The comparisons that more seeds would decide, by the predictive distribution of the present seeds."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Forecast:
 def forecast(
     comparisons: Iterable[Comparison], counts: Sequence[int], looks: LookPlan | None, power: float
 ) -> tuple[Forecast, ...]:
-    """Returns what each number of seeds would decide with this power, by the predictive distribution of the present
-    ones: a difference that was observed by luck is not taken as the truth.
+    """Returns the comparisons that each number of seeds would decide with this power, by the predictive distribution of
+    the present ones: a difference that was observed by luck is not taken as the truth.
 
     counts: ascending. With a plan of looks they are its looks, and each has its share of the error; else each is taken
     to be the number of seeds from the start. Comparisons without an interval are left out.

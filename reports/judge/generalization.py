@@ -1,20 +1,20 @@
-"""Tells an arm that was trained too little from one whose training does not generalize to what is measured.
+"""Distinguishes an arm that was trained too little from one whose training does not generalize to the measured rows.
 
-A factor may change what an arm reads, so that its data, and with them their floor, are its own. Where such an arm is no
-better than this floor, while the study's baseline beats the floor of its data, there are two reasons. It was trained
-too little; or it has learned its training rows well, and that is of no use on the rows that are measured. The second is
-the study's answer, for longer training makes such an arm no better.
+A factor may change the rows that an arm reads, so that the arm has separate data with a separate floor. Where such an
+arm is no better than its floor, while the study's baseline beats the floor of its data, there are two possible reasons.
+It was trained too little; or it has learned its training rows well, and that is of no use on the rows that are
+measured. The second is the study's answer, for longer training makes such an arm no better.
 
-The rule uses what every run holds: the learning curve of its training loss, in the unit of the metric. An arm does not
-generalize where in every finished run this loss, as it is in the last quarter of training, is below the floor by at
-least half of what the baseline gains over its own. Half is far more than training rows are easier by, of which some
-hidden symbols stay in place. It has *memorized* its training rows where the loss is also below all that is known to be
+The rule uses a curve that every run holds: its training loss, in the unit of the metric. An arm does not generalize if
+in every finished run this loss, in the last quarter of training, is below the floor by at least half of the baseline's
+gain over its own floor. Training rows are easier, because some of their hidden symbols stay in place, but by far less
+than this half. The arm has *memorized* its training rows if the loss is also below all values that are known to be
 possible on rows that were not read: the mean of the study's best arm, and the best possible value where that is known.
 Otherwise the rows that it reads may only be of another kind than those that are measured, such as shorter ones.
 
-It says nothing of metrics without such a curve, of a baseline, or of data that several arms read: what is compared
-there is compared with an arm that is below the floor. An arm that is trained on an easier task than it is measured on,
-as one of whose hidden symbols all stay in place, would seem to have memorized its rows.
+The rule says nothing of metrics without such a curve, of a baseline, or of data that several arms read: comparisons
+there are with an arm that is below the floor. An arm that is trained on an easier task than it is measured on, such as
+one whose hidden symbols all stay in place, would seem to have memorized its rows.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def generalization_gap(
     study: Study, arm: str, floors: Floors, references: tuple[Reference, ...]
 ) -> GeneralizationGap | None:
     """Returns the losses of an arm that is no better than the best of its floors and was not trained too little; None
-    of any other arm, and where that cannot be told.
+    of any other arm, and where its runs do not show this.
 
-    references: what is known of the arm's data, the best possible value last.
+    references: the known values of the arm's data, the best possible value last.
     """
     own, floor, measured = study.floor, floors.best(study.plan.metric), study.mean_of(arm)
     if own is None or floor is None or measured is None or study.plan.metric.goal != "minimize":

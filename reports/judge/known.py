@@ -1,15 +1,16 @@
-"""How much each arm has learned of what can be known of its data, where their truth is known.
+"""The share of the known optimum that each arm has learned, for data whose truth is known.
 
-The share of an arm is how far its mean has come from the value of who knows nothing of its data to the best possible
-one. That is one of all that the source may give. What is measured is a sample of it, whose own best value lies above or
-below, so that a share may exceed one: by chance where its interval reaches one.
+The share of an arm is how far its mean has come from the value of a model that knows nothing of its data to the best
+possible value. This best value holds for all data that the source may give. The measured data are a sample, whose own
+best value lies above or below, so that a share may exceed one: by chance where its interval reaches one.
 
-Where no arm that reads the same data has come to ``LEAST``, all were trained too little to be told apart: they are
-close to nothing, and "equal" would be true of any two networks that were trained for a moment. A comparison of such
-arms is not judged. Where one has come further, training sufficed, and that another one carries nothing is an answer.
+Where no arm that reads the same data has come to ``LEAST``, all were trained too little to be distinguished: they have
+learned close to nothing, and "equal" would be true of any two networks that were trained for a moment. A comparison of
+such arms is not judged. Where one has come further, training sufficed, and another one that has learned nothing is an
+answer.
 
-A quarter is half of what the least trained baseline of the published studies had learned of its data (49 %, of
-``universal_depth``); n-gram models reach up to 37 % of what can be known of generated topics.
+A quarter is half of the share of the least trained baseline of the published studies (49 %, in ``universal_depth``);
+n-gram models reach up to 37 % of the known optimum of generated topics.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from reports.read.study import Study
 __all__ = ["LEAST", "KnownShare", "known_shares", "learned_too_little", "share"]
 
 LEAST = 0.25
-"""The least share of what can be known that some arm has to have learned of the data of a comparison."""
+"""The least share of the known optimum that some arm of a comparison must have learned."""
 
 
 def share(references: Sequence[Reference], value: float) -> float | None:
@@ -72,7 +73,7 @@ def _data(study: Study, arm: str) -> Any:
 
 
 class KnownShare(NamedTuple):
-    """A share of what can be known, with its 95 % interval over seeds and documents; None for a single seed."""
+    """A share of the known optimum, with its 95 % interval over seeds and documents; None for a single seed."""
 
     share: float
     interval: ConfidenceInterval | None

@@ -1,16 +1,16 @@
 """Which seeds of an arm have learned, and how often arms learn within their budget.
 
-A seed has learned where its value has come at least a share of the way from what is reached without learning to what
-can be reached. Both follow from the data: from the value of who knows nothing to the best possible one where these are
-known; else from the best floor to the median of the best arm that reads the same data. The study states the share, or
-it is ``LEAST`` of ``known``. A run that diverged has not learned. A run that was lost, for example with its machine,
-says nothing and is to be done again.
+A seed has learned if its value has come at least a share of the way from the value without learning to the best value.
+Both follow from the data: they are the value of a model that knows nothing and the best possible value where these are
+known; else the best floor and the median of the best arm that reads the same data. The study states the share, or it is
+``LEAST`` of ``known``. A run that diverged has not learned. A run that was lost, for example with its machine, says
+nothing and is to be done again.
 
 Where an arm has learned in some seeds and not in others, a comparison has two answers: how often its arms learn, by
 exact binomial intervals (Clopper and Pearson 1934) and McNemar's exact test over seeds, which both arms share (Fisher's
 where they do not); and how good they are in the seeds in which all of them have learned. An arm that learns in fewer
-than half of its seeds is compared as it is, over all of them: what it has learned in a few of them is not what it
-usually is.
+than half of its seeds is compared as it is, over all of them: its values in the few seeds that have learned are not its
+usual values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Learned = Mapping[tuple[str, int], bool]
 """By arm and seed, whether a run has learned."""
 
 _ACCURACY = re.compile(r"accuracy(@\d+)?$")
-"""The metrics whose best value is 1, whatever is measured."""
+"""The metrics whose best value is 1 on all data."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def share_not_excluded(count: int, total: int) -> float:
 
 
 class Bounds(NamedTuple):
-    """What is reached without learning, and the best possible value; None where they are not known."""
+    """The value without learning, and the best possible value; None where they are not known."""
 
     floor: float | None
     best: float | None
@@ -124,8 +124,8 @@ def bounds(study: Study, arm: str) -> Bounds:
 
 
 def _way(study: Study, arm: str) -> Sequence[Reference]:
-    """Returns what is known of an arm's data, from the value without learning to the best one, or the best floor and
-    the median of the best arm; empty where nothing tells what a seed has learned."""
+    """Returns the known values of an arm's data, from the value without learning to the best one, or else the best
+    floor and the median of the best arm; empty where no value shows whether a seed has learned."""
     planned = next(one for one in study.plan.arms if one.name == arm)
     floors = _floors_of(study, arm)
     floor = floors.best(study.plan.metric) if floors else None

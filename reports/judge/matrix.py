@@ -21,8 +21,8 @@ DECODING_STATE = "decoding_state"
 
 @dataclass(frozen=True)
 class Accuracy:
-    """A mean over seeds, from 0 to 1, with the 95 % interval of what other seeds and documents would give; None for a
-    single seed and where all seeds give the same value."""
+    """A mean over seeds, from 0 to 1, with its 95 % interval over seeds and documents; None for a single seed and where
+    all seeds give the same value."""
 
     mean: float
     interval: ConfidenceInterval | None

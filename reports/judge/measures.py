@@ -54,8 +54,8 @@ class DocumentMeasure:
 def measure_of(metric: str, columns: Collection[str] = ()) -> DocumentMeasure | None:
     """Returns the measure of a metric such as ``val/bpb`` or ``val/accuracy@20``, or None where there is none.
 
-    The number after ``@`` is a length: only examples of that length count. columns: the names of what is known of each
-    document; a metric that is among them is its mean over the documents. A metric of a head, such as
+    The number after ``@`` is a length: only examples of that length count. columns: the names of the columns of
+    documents; a metric that is among them is its mean over the documents. A metric of a head, such as
     ``val/sst2_accuracy``, is computed from the columns of the head, of the documents that it has targets in; one of a
     group, such as ``val/two_hops_f1``, from the documents of which the column of the group is not 0.
     """

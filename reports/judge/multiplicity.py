@@ -4,7 +4,7 @@ A comparison may be called different, or equal: within plus and minus the study'
 difference that is small, or false. Holm's procedure raises the level of the other comparisons with each hypothesis that
 it rejects, because that one can no longer be true. Whoever shows by it that a comparison is equal has rejected that its
 difference is large, not that it is zero, and the other error is still to be made: one family for both kinds of
-statement would err in up to 5 % · (1 + 1/2 + ... + 1/n) of studies. So each kind is a family of its own with a share of
+statement would err in up to 5 % · (1 + 1/2 + ... + 1/n) of studies. So each kind is a separate family with a share of
 the error, and Holm's procedure within it: the two errors add up (Bonferroni). A comparison by itself cannot have both
 errors, for no difference is both zero and large, so of a single comparison each kind has the whole 5 %.
 
@@ -119,7 +119,7 @@ def added_looks(looks: LookPlan) -> list[int]:
 
 
 def cost_of_added_looks(looks: LookPlan | None) -> str | None:
-    """Returns in a sentence what it costs that seeds were added by hand, or None where none were."""
+    """Returns a sentence on the cost of seeds that were added by hand, or None where none were."""
     if looks is None or not (added := added_looks(looks)):
         return None
     last = looks_taken(looks)[-1]

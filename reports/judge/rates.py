@@ -1,9 +1,9 @@
 """The comparisons of a study at other learning rates: whether their verdicts stand at half and at twice the rate.
 
-A few seeds of every arm are trained once more at each of these rates, with the same data and order. A verdict of
-better or worse stands at a rate if the difference has its sign there in all of these seeds, and reverses if it has the
-other sign in all; "equal" stands if all of them are within the margin, and reverses if all are beyond it. Anything else
-is mixed: a few seeds are no test, and nothing here changes a verdict.
+A few seeds of every arm are trained once more at each of these rates, with the same data and order. A verdict of better
+or worse stands at a rate if the difference has its sign there in all of these seeds, and reverses if it has the other
+sign in all of them; "equal" stands if all of them are within the margin, and reverses if all are beyond it. Anything
+else is mixed: a few seeds are no test, and nothing here changes a verdict.
 """
 
 from __future__ import annotations

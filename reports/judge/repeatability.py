@@ -1,16 +1,17 @@
-"""Commands whose runs do not repeat their values: what this changes in a comparison, and what it does not.
+"""Commands whose runs do not repeat their values: the statements of a comparison that this affects.
 
 The value of an arm at a seed is then a part that the seed decides and a part that every run draws anew. The difference
 of two arms at a seed holds both draws, and no two differences share one. So the variance between the differences of
 seeds, from which intervals are computed, holds the whole of it: nothing is added, or it would count twice. Only a
 shared part of a seed cancels in a difference; pairing gains nothing from the part that is drawn anew, and claims none.
 
-What a config states, ``repeats_within``, is no variance either. It bounds two runs, most often of a short run that its
-gate has seen once, so an interval that is widened by it would be as wide as somebody was generous.
+The value ``repeats_within`` of a config is no variance either. It bounds the difference between two runs, most often of
+a short run that its gate has seen once, so the width of an interval that is widened by it would depend on how generous
+the bound is.
 
 Two statements do rest on single runs. Arms that are identical in every seed compute the same only if a run does repeat
-its value; equal values of others may be chance, as those of rounded scores are. And single seeds show nothing where
-none differs by more than a run differs from itself: what is shown then, the mean of all seeds shows.
+its value; equal values of others may be chance, as those of rounded scores are. And single seeds show nothing if none
+differs by more than a run differs from itself: only the mean of all seeds can then show a difference.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def why_not_identical(study: Study, arms: Sequence[str]) -> str | None:
 
 
 def repeatability_notes(study: Study, contrasts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns what a reader should know of the intervals of a study whose runs do not repeat their values; nothing
-    where they do. contrasts: the two arms of each, by its name."""
+    """Returns notes for readers on the intervals of a study whose runs do not repeat their values; nothing where they
+    do. contrasts: the two arms of each, by its name."""
     within = repeats_within(study, study.arm_names)
     if not within:
         return []

@@ -5,9 +5,9 @@ seed s and document d, ``difference + seed[s] + document[d] + rest[s, d]``, the 
 and does not shrink with more of them. Documents are therefore resampled once for all seeds and arms (the pigeonhole
 bootstrap, Owen 2007, doi:10.1214/07-AOAS122), not anew within each seed, which would count a document once per seed.
 
-A percentile bootstrap over two to five seeds is too narrow, whatever the number of resamples: at three seeds it
-covers the truth about three times in four. The interval that decides a verdict takes its quantile from Student's t
-instead, for the sum of two variances: ``seed`` of the mean over seeds (seeds - 1 degrees of freedom) and ``document``
+A percentile bootstrap over two to five seeds is too narrow for any number of resamples: at three seeds it covers the
+truth about three times in four. The interval that decides a verdict takes its quantile from Student's t instead, for
+the sum of two variances: ``seed`` of the mean over seeds (seeds - 1 degrees of freedom) and ``document``
 (documents - 1). Its half-width is the larger of
 
     t(freedom) · sqrt(seed + document)       with the degrees of freedom of Welch and Satterthwaite (1946)
@@ -52,7 +52,7 @@ LEVEL = 0.05
 POWER = 0.8
 MOST_SEEDS = 1000
 FUTURES = 2000
-"""The draws of what more seeds may show."""
+"""The number of draws from the predictive distribution of more seeds."""
 MOST_GROUPS = 512
 DOMINANT = 1 / 4
 """The share of the total size from which on a single document is too large for resampling."""
@@ -81,8 +81,8 @@ class PairedDifference:
     """A paired difference, in units of the metric, with its intervals and p-value.
 
     ``interval`` decides verdicts; ``over_seeds`` (Student's t, documents fixed) and ``bootstrap`` (percentiles over
-    seeds and documents) are for comparison. All three and ``p`` are None for a single seed and where all seeds
-    give the same difference. ``pairs`` and ``resampled`` are what they are computed from.
+    seeds and documents) are for comparison. All three and ``p`` are None for a single seed and where all seeds give the
+    same difference. ``pairs`` and ``resampled`` are the values from which they are computed.
     """
 
     difference: float
@@ -96,7 +96,7 @@ class PairedDifference:
 
     @cached_property
     def bootstrap(self) -> ConfidenceInterval | None:
-        """The percentiles over seeds and documents, computed when they are asked for, since they decide nothing."""
+        """The percentiles over seeds and documents, computed only on access, since they decide nothing."""
         return None if self.pairs is None else _percentiles(self.pairs, self.resampled)
 
     def as_if_normal(self, level: float) -> PairedDifference:
@@ -117,8 +117,8 @@ class PairedDifference:
         """Returns with which probability this many seeds, the present ones among them, show that there is a difference,
         and that it lies within the margin.
 
-        It is the mean over what the present seeds leave possible: the posterior of mean and variance under a flat
-        prior. level, within: of both statements. widening: of the intervals then. Both are 0 without an interval.
+        It is the mean over the posterior of mean and variance, given the present seeds and a flat prior. level, within:
+        the levels of the two statements. widening: the widening of these intervals. Both are 0 without an interval.
         """
         if self.variances is None or seeds <= self.seeds:
             return Chances(0.0, 0.0, 0.0)
@@ -217,8 +217,8 @@ def estimate(
 ) -> PairedDifference:
     """Returns the mean of paired differences, one per seed, with intervals; without documents they cover seeds only.
 
-    level: that of the interval which decides verdicts. widening: what its part over seeds is multiplied by. counted:
-    the variance by which examples that are known as counts alone vary, which all seeds share. Raises ValueError where a
+    level: the level of the interval that decides verdicts. widening: the factor that multiplies its part over seeds.
+    counted: the variance of examples that are known as counts alone, which all seeds share. Raises ValueError where a
     difference is not finite.
     """
     pairs = np.asarray(differences, dtype=np.float64)
@@ -243,7 +243,7 @@ def estimate(
 
 @dataclass(frozen=True)
 class MedianDifference(PairedDifference):
-    """The median of paired differences, with the interval between two of them, whatever their distribution.
+    """The median of paired differences, with the interval between two of them, for any distribution.
 
     ``bounds`` holds of each pair of order statistics its level (the sign test's), the ends, and ``document``, the
     standard error of the documents, which widens them by its t quantile.
@@ -264,7 +264,7 @@ class MedianDifference(PairedDifference):
         return self._level((level, max(low, -high)) for level, low, high in self.bounds) if self.bounds else None
 
     def half_widened(self, level: float) -> float:
-        """Returns what documents add to each end at a level."""
+        """Returns the amount that documents add to each end at a level."""
         return quantile(self.freedom, level) * self.document if self.document else 0.0
 
     def _level(self, rooms: Iterable[tuple[float, float]]) -> float:
@@ -307,8 +307,8 @@ class Variances:
     """The variances of a mean difference.
 
     ``seed`` is that of a single seed, which is divided by the number of seeds; ``document`` is that of the documents,
-    which all seeds share. ``widening``: what the standard error over seeds is multiplied by. ``freedoms``: the degrees
-    of freedom of each seed beyond the first, which are more than one where two arms vary independently.
+    which all seeds share. ``widening``: the factor that multiplies the standard error over seeds. ``freedoms``: the
+    degrees of freedom of each seed beyond the first, which are more than one where two arms vary independently.
     """
 
     seeds: int

@@ -1,1 +1,1 @@
-"""Reading what runs left: plans, records, measurements, outputs, and results.jsonl."""
+"""Reading the files that runs left: plans, records, measurements, outputs, and results.jsonl."""

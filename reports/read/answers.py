@@ -1,7 +1,7 @@
 """Which comparisons answer the questions of studies that were published before their plans said so.
 
-``answers.json`` lies beside the publications and holds, by the folder of each, names as those of ``Plan.answer``. The
-results of a publication stay as they were measured and planned.
+``answers.json`` lies next to the publications and holds, by the folder of each, names like those of ``Plan.answer``.
+The results of a publication stay as they were measured and planned.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from reports.read.study import ReportError, Study
 
 ANSWERS = "answers.json"
 FORMER = "former_verdicts.json"
-"""Beside the publications: by folder and comparison, the verdict of the judgement that they were published with."""
+"""A file next to the publications: by folder and comparison, the verdict with which the comparison was published."""
 STATED_LATER = "Which comparisons answer the question was stated after these results were known."
 
 

@@ -21,7 +21,8 @@ class RunOrigin(NamedTuple):
 
 
 def origin_of(record: Record | None) -> RunOrigin | None:
-    """Returns where a run was brought in from; None where it was done here, or is not known."""
+    """Returns the origin of a run that was brought in; None for a run that was done here, or whose origin is not
+    known."""
     origin = record.environment.get(BROUGHT_IN) if record is not None else None
     return RunOrigin(str(origin.get("source")), str(origin.get("run"))) if isinstance(origin, dict) else None
 

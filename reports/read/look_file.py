@@ -1,7 +1,7 @@
 """The file that declares, before the first result, how a table is judged: its looks, arms, metric, margin and baseline.
 
-Whoever commits it before the runs can show later that neither the seeds at which they looked nor what counts as an
-effect were chosen by the results.
+Whoever commits it before the runs can show later that neither the seeds at which they looked nor the size that counts
+as an effect were chosen by the results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OF_COLUMNS = ("metric", "task", "correct", "total", "step")
 
 @dataclass(frozen=True)
 class LookFile(Checked):
-    """The looks of a judgement and what it asks. step: the column of the time to a target. Other fields: as in
+    """The looks of a judgement and its question. step: the column of the time to a target. Other fields: as in
     ``TableQuestion`` and ``ColumnRoles``."""
 
     metric: Name

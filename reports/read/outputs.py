@@ -1,9 +1,9 @@
 """The texts that runs have generated, and their scores against the references: BLEU and ROUGE with their tests.
 
-A run of such a task writes ``outputs.jsonl`` beside its ``documents.csv``: for each document a line with its ordinal
+A run of such a task writes ``outputs.jsonl`` next to its ``documents.csv``: for each document a line with its ordinal
 there, as ``id``, the ``hypothesis``, and its ``references``. Both scores are functions of sums over documents, so these
-sums become columns of the documents, and intervals over seeds and documents follow as for any other metric. In
-addition sacreBLEU's paired tests are computed from the same sums.
+sums become columns of the documents, and intervals over seeds and documents follow as for any other metric. In addition
+sacreBLEU's paired tests are computed from the same sums.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ def bleu(totals: Array) -> Array:
 def paired_tests(arm: DocumentLosses, against: DocumentLosses, tok: str = "13a") -> PairedTests:
     """Runs sacreBLEU's paired bootstrap and approximate randomization tests of two runs' outputs.
 
-    They draw what sacreBLEU draws by default, and score all trials at once. tok: the tokenizer that their documents
-    were counted by, for the signature.
+    They draw the same samples as sacreBLEU by default, and score all trials at once. tok: the tokenizer that their
+    documents were counted by, for the signature.
     """
     counts, against_counts = _counts(arm), _counts(against)
     totals, against_totals = counts.sum(axis=0), against_counts.sum(axis=0)

@@ -1,11 +1,11 @@
 """Reads and writes ``results.jsonl``: a study in one file, from which all its tables and figures are made.
 
-The first line holds the plan, the notes and, where they were measured, the floors, what the baseline gains from its
+The first line holds the plan, the notes and, where they were measured, the floors, the baseline's gain from its
 context, the runs that were repeated by later code, the reason why a publication was withdrawn, and how many runs also
 stand in other studies of the same folder of runs; every other line holds a run by its key: its record, its learning
-curves, and the sums of its documents; of a run that measures what networks can do before or after others, its record
-alone. A column that several runs share, such as the documents' names, is written once, on a line of its own, and is
-referred to by its number. The file does not record when, by whom or on which machine it was made, except in its
+curves, and the sums of its documents; of a run that measures the skills of networks before or after other runs, its
+record alone. A column that several runs share, such as the documents' names, is written once, on a separate line, and
+is referred to by its number. The file does not record when, by whom or on which machine it was made, except in its
 commands: they name files and folders as they were typed; those of a published study name no folder of the machine.
 
 Reading is as tolerant as that of records: a damaged line is noted, and its content counts as missing. The same file

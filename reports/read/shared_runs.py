@@ -1,7 +1,7 @@
 """Which runs of a study also stand in other studies, by their keys: such runs are trained once, and are no second piece
 of evidence.
 
-A study on this machine is compared with the other plans of its folder of runs, a publication with those beside it.
+A study on this machine is compared with the other plans of its folder of runs, a publication with those next to it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Keys = frozenset[str]
 
 
 def with_published(study: Study, directory: Path) -> Study:
-    """Returns a published study, of this folder, with the runs that it shares with the other publications beside it."""
+    """Returns a published study, of this folder, with the runs that it shares with the publications next to it."""
     others = (path for path in sorted(directory.parent.glob(f"*/{RESULTS}")) if path.parent.name != directory.name)
     return _with_shared(study, {path.parent.name: path for path in others}, _published_keys)
 

@@ -36,7 +36,7 @@ FROM_TABLE = "table of results"
 MANY_RUNS = 2000
 """The number of runs beyond which a study is large."""
 COUNTED = "counted_examples"
-"""What records of a table measure: the number of examples of which a value is the share that is correct."""
+"""The measured quantity in records of a table: the number of examples of which the value is the correct share."""
 
 
 class ReportError(ValueError):
@@ -64,7 +64,7 @@ class Run:
 
     @property
     def lacks_measurement(self) -> bool:
-        """Whether its record is from before records said what they were measured on."""
+        """Whether its record is an old one, which does not describe its measurement."""
         return self.record is not None and self.record.measurement is None
 
     def curves(self, names: Iterable[str]) -> dict[str, Array]:
@@ -89,11 +89,10 @@ class SharedRuns:
 class Study:
     """A plan, its runs in the plan's order, notes on every file that could not be used, its floors, and how much of its
     context the baseline uses; None where these were not measured. reproductions: runs that were repeated later.
-    withdrawn: the reason why a publication is wrong; empty where it stands. retention: the runs that measure what
-    networks can do before and after those of arms, by key, each with the value of what it measures. stages: the
-    records of the runs that those of arms start from, by key. rates: the arms at other learning rates; None where these
-    were not measured. shared: the runs that also stand in other studies; None where there are none, and where that was
-    not looked up."""
+    withdrawn: the reason why a publication is wrong; empty where it stands. retention: the runs that measure the skills
+    of networks before and after the runs of arms, by key, each with its value. stages: the records of the runs that the
+    runs of arms start from, by key. rates: the arms at other learning rates; None where these were not measured.
+    shared: the runs that also stand in other studies; None where there are none, and where that was not looked up."""
 
     plan: Plan
     runs: tuple[Run, ...]
@@ -148,12 +147,13 @@ class Study:
 
     @property
     def is_large(self) -> bool:
-        """Whether it has so many runs that a page shows each of them in few characters, and figures a part of them."""
+        """Whether it has more than MANY_RUNS runs: then a page shows each of them in few characters, and figures show a
+        part."""
         return len(self.runs) > MANY_RUNS
 
     @property
     def floor(self) -> Reference | None:
-        """The best of what simple predictors reach; None where it was not measured or there is none."""
+        """The best value of simple predictors; None if it was not measured or there is none."""
         return self.floors.best(self.plan.metric) if self.floors else None
 
     def gain_over(self, floor: Reference, arm: str = "") -> float | None:
@@ -221,7 +221,7 @@ def assemble(plan: Plan, runs_by_key: Mapping[str, RunData], notes: Iterable[str
 
 
 def read_floors(runs: Path, plan: Plan, notes: list[str]) -> Floors | None:
-    """Returns the floors beside a plan; None where they were not measured for it or cannot be read, which is noted."""
+    """Returns the floors next to a plan; None if they were not measured for it or cannot be read, which is noted."""
     try:
         floors = load_floors(runs, plan.folder)
     except (OSError, ValueError, RecursionError) as error:
@@ -231,7 +231,7 @@ def read_floors(runs: Path, plan: Plan, notes: list[str]) -> Floors | None:
 
 
 def read_context(runs: Path, plan: Plan, notes: list[str]) -> ContextUse | None:
-    """Returns how much of its context a plan's baseline uses; None where it was not measured for a run of the plan or
+    """Returns how much of its context a plan's baseline uses; None if that was not measured for a run of the plan or
     cannot be read, which is noted."""
     try:
         context = load_context(runs, plan.folder)

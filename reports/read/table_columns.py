@@ -1,6 +1,6 @@
-"""What the columns of a table of results mean: the metric, the arm, the seed, and the optional ones.
+"""The roles of the columns of a table of results: the metric, the arm, the seed, and the optional ones.
 
-ColumnRoles that are not named are guessed by their names, and every guess is stated.
+Columns that are not given are guessed by their names, and every guess is stated.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _MORE = ("acc", "accuracy", "f1", "bleu", "rouge", "chrf", "auc", "auroc", "scor
 
 @dataclass(frozen=True)
 class ColumnRoles:
-    """The columns of a table by what they mean. ``arm``: one, or several factors whose levels name an arm. None stands
-    for a column that the table does not have. cost: of seconds. task: of data sets, each of which is judged. correct
-    and total: counts of examples, whose share is the metric. guesses: a sentence on each guess."""
+    """The columns of a table by their roles. ``arm``: one, or several factors whose levels name an arm. None stands for
+    a column that the table does not have. cost: of seconds. task: of data sets, each of which is judged. correct and
+    total: counts of examples, whose share is the metric. guesses: a sentence on each guess."""
 
     metric: str
     arm: tuple[str, ...] = ()
@@ -66,9 +66,9 @@ def resolve(rows: Sequence[TableRow], given: ColumnRoles) -> tuple[list[TableRow
     """Returns the rows as a long table, a value each, and its columns.
 
     A wide table has a column for each seed, or no column of arms and one for each arm; ``given.metric`` is then the
-    name of what its cells hold.
+    name of the quantity in its cells.
 
-    Raises ReportError for a column that is missing, and where no arms can be told apart.
+    Raises ReportError for a column that is missing, and where arms cannot be distinguished.
     """
     if not rows:
         raise ReportError("the table has a header and no rows; give a row for each run")
@@ -178,7 +178,7 @@ def _reads_as_number(cell: Cell) -> bool:
 
 
 def goal_of(metric: str) -> Goal | None:
-    """Returns what is better of a metric by the words of its name, or None where they do not say."""
+    """Returns the goal of a metric by the words of its name, or None where they do not say."""
     words = set(re.split(r"[^a-z0-9]+", metric.casefold()))
     less, more = bool(words.intersection(_LESS)), bool(words.intersection(_MORE))
     return None if less == more else "minimize" if less else "maximize"

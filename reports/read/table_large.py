@@ -1,7 +1,7 @@
 """Large tables with a value for each example: read in batches into an array for each run, never into rows.
 
 Tables of ten million rows are read so in bounded memory: a number for each value and, while they are read, one for its
-example. What columns mean is resolved by the first rows; findings are those of the same table when it is small.
+example. The roles of columns are resolved by the first rows; the findings are the same as for a small table.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Numbering:
 
 
 class _Reader:
-    """What is read of a large table: of each run, the numbers of its examples and their values."""
+    """The contents of a large table: for each run, the numbers of its examples and their values."""
 
     def __init__(self, columns: ColumnRoles) -> None:
         self.columns = columns

@@ -1,4 +1,4 @@
-"""The runs of a table of results: what its rows say of each."""
+"""The runs of a table of results, each with the contents of its rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DIVERGED = ("diverged", "nan", "exploded")
 
 @dataclass
 class TableRun:
-    """What the rows of a run say: its value or, by example, its values; its curve; and why it has no value."""
+    """The contents of the rows of a run: its value or, by example, its values; its curve; and why it has no value."""
 
     value: float = math.nan
     examples: dict[str, tuple[float, str]] = field(default_factory=dict)

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _BASELINES = ("baseline", "base", "default", "control", "vanilla", "reference", "standard")
-_VALID = "This is valid if runs are independent, and cannot use what runs of one seed have in common."
+_VALID = "This is valid if runs are independent, and cannot use the variation that runs of one seed share."
 _ARM = "arm"
 _OTHER_UNIT = 50
 """The ratio of two values from which on their units may differ."""
@@ -44,12 +44,12 @@ Cell = tuple[str, str]
 class TableQuestion:
     """The question to a table: its columns, and how its arms are compared.
 
-    goal: what is better of the metric, by default as its name says. baselines: the arms that the others are compared
-    with, by default one. margin: the smallest effect that matters, in units of the metric or, with ``ratio``, a ratio
-    above 1. target: a value that every arm is compared with, in place of a baseline. looks: the numbers of seeds at
-    which results were to be judged, stated before the first of them. unpaired: whether seeds of arms have nothing in
-    common. to_target: a value of the metric; what is compared is then at which step the runs reach it, by ratio. arms:
-    the arms to judge, by default all.
+    goal: the better direction of the metric, by default as its name says. baselines: the arms that the others are
+    compared with, by default one. margin: the smallest effect that matters, in units of the metric or, with ``ratio``,
+    a ratio above 1. target: a value that every arm is compared with, in place of a baseline. looks: the numbers of
+    seeds at which results were to be judged, stated before the first of them. unpaired: whether seeds of arms have
+    nothing in common. to_target: a value of the metric; the steps at which the runs reach it are then compared, by
+    ratio. arms: the arms to judge, by default all.
     """
 
     columns: ColumnRoles
@@ -194,7 +194,7 @@ def _of_arms(rows: list[TableRow], columns: ColumnRoles, arms: Sequence[str], no
 
 
 def _runs(rows: Sequence[TableRow], columns: ColumnRoles, notes: list[str]) -> dict[Cell, dict[int, TableRun]]:
-    """Returns what the rows say of each run, by arm and task, and seed. Seeds that are no whole numbers are
+    """Returns the contents of the rows of each run, by arm and task, and seed. Seeds that are no whole numbers are
     numbered."""
     runs: dict[Cell, dict[int, TableRun]] = {}
     seeds = seed_numbers(list(dict.fromkeys(text(row.cells.get(columns.seed)) for row in rows)) if columns.seed else ())

@@ -1,4 +1,5 @@
-"""What a reader must know of the runs beside the answer, in a sentence each, for the first screen of every report."""
+"""The facts on the runs that a reader needs with the answer, in a sentence each, for the first screen of every
+report."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def _value(findings: Findings, runs: Sequence[Run]) -> str:
 
 
 def about_runs(findings: Findings) -> Iterator[str]:
-    """Yields the split that was measured, what has no value, what the plan was and what came before it, whether the
+    """Yields the split that was measured, the runs without a value, the plan and the seeds before it, whether the
     answer was stated after the results, which runs other studies have too, and the hardware."""
     study = findings.study
     yield from _split(study)

@@ -54,9 +54,8 @@ def headline(findings: Findings) -> str:
     of the others have each verdict; without a finished run, why there is none.
 
     Before it stands why no answer can be expected, where the baseline or a stage does not beat its floor, or the
-    baseline gains nothing from the context in which arms differ; after it, which arms have learned what does not
-    generalize, and whether the verdicts stand at other learning rates. Of a study that was withdrawn it is the reason
-    alone.
+    baseline gains nothing from the context in which arms differ; after it, which arms do not generalize, and whether
+    the verdicts stand at other learning rates. Of a study that was withdrawn it is the reason alone.
     """
     if findings.study.withdrawn:
         return why_no_answer(findings)
@@ -162,7 +161,8 @@ def _by_verdict(findings: Findings, primary: Sequence[Comparison]) -> Iterator[s
 
 
 def _addition(findings: Findings, verdict: Verdict, group: Sequence[Comparison], names: Mapping[str, str]) -> str:
-    """Returns what makes a difference equal, or how many seeds it would take to decide what is unresolved."""
+    """Returns the margin within which a difference is equal, or the number of seeds that would decide an unresolved
+    one."""
     if verdict == "equal":
         return f" ({findings.margin}{_not_excluded(group)})"
     if verdict != "unresolved":
@@ -277,8 +277,8 @@ def sentence(findings: Findings, comparison: Comparison) -> str:
 
 
 def effect_text(findings: Findings, comparison: Comparison) -> str:
-    """Returns the difference of a comparison, its arm minus what it is against, with its sign or, where the metric
-    compares by ratio, its ratio, then the interval and the unit; nothing without an estimate."""
+    """Returns the difference of a comparison, its arm minus the arm that it is against, with its sign or, where the
+    metric compares by ratio, its ratio, then the interval and the unit; nothing without an estimate."""
     if comparison.estimate is None:
         return ""
     interval = interval_of(findings, comparison)
@@ -395,7 +395,7 @@ def _detectable_texts(findings: Findings, comparison: Comparison) -> Iterator[st
 
 def costs_text(findings: Findings, comparison: Comparison, level: str = "95 % interval ") -> str:
     """Returns the costs of a contrast's first arm as multiples of the second's, with intervals if measured; nothing
-    where none is informative. level: what stands before an interval."""
+    where none is informative. level: the text before an interval."""
     if comparison.kind != "contrast":
         return ""
     mine, theirs = map(findings.study.finished, comparison.weights)

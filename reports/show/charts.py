@@ -122,7 +122,7 @@ def front(points: Sequence[Point], goal: str) -> list[Point]:
 
 
 def cost_against_quality(findings: Findings, points_by_cost: Mapping[str, Sequence[Point]]) -> Figure:
-    """Draws the arms, or the rows of a battery, from the best to the worst, with their costs beside them."""
+    """Draws the arms, or the rows of a battery, from the best to the worst, with their costs next to them."""
     plan, battery = findings.study.plan, findings.battery
     if battery:
         return _ranked(findings, points_by_cost, {level: level for level in battery.levels}, battery.rows)
@@ -131,7 +131,7 @@ def cost_against_quality(findings: Findings, points_by_cost: Mapping[str, Sequen
 
 
 def state_against_accuracy(findings: Findings, matrix: Matrix, points: Sequence[Point]) -> Figure:
-    """Draws the rows of a matrix from the best mean to the worst, with their states beside them."""
+    """Draws the rows of a matrix from the best mean to the worst, with their states next to them."""
     return _ranked(
         findings, {"numbers held in decoding": points}, {level: level for level in matrix.levels}, matrix.rows
     )
@@ -271,8 +271,8 @@ def cost_against_length(findings: Findings, lines_by_name: Mapping[str, tuple[st
 
 
 def differences(findings: Findings, comparisons: Sequence[Comparison]) -> Figure:
-    """Draws the difference and interval of each comparison in the colour of its verdict, the best on top where all are
-    of levels against the same one and these have no order of their own."""
+    """Draws the difference and interval of each comparison in the colour of its verdict, the best on top where all
+    compare levels with the same level and levels have no order."""
     from matplotlib.figure import Figure
 
     shared = name_comparisons(findings.study.plan, comparisons)

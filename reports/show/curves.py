@@ -155,7 +155,8 @@ def battery_curves(findings: Findings, battery: Matrix, curves: Curves) -> Figur
 
 
 def progress_title(study: Study) -> str:
-    """Returns what the curves are drawn over: the planned tokens of training or, where none are counted, its steps."""
+    """Returns the title of the axis over which curves are drawn: the planned tokens of training or, where none are
+    counted, its steps."""
     return "planned tokens of training" if _counts_tokens(study) else "steps of training"
 
 

@@ -1,4 +1,4 @@
-"""Bits recovered against distance: what each arm knows of its data by how far back it may look."""
+"""Bits recovered against distance: how much each arm knows of its data, by how far back it may look."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ Line = tuple[tuple[int, float], ...]
 
 
 def recovered_bits(study: Study) -> dict[str, Line]:
-    """Returns the line of each arm: the loss of who knows no context, less the arm's loss with contexts of a length.
+    """Returns the line of each arm: the loss of a model that knows no context, less the arm's loss with contexts of a
+    length.
 
-    Empty where what can be known of the data is not known, or the arms were not measured with their contexts cut.
+    Empty where no optimum of the data is known, or the arms were not measured with their contexts cut.
     """
     if not study.plan.references or study.context is None:
         return {}

@@ -57,7 +57,7 @@ better. Perplexities enter by their logarithms, which change as bits do. The sca
 logarithmic beyond."""
 RANKED = "the best is on top, the dashed line is the baseline, and full points are beaten by none in quality and cost."
 NO_METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
-"""What is left out of the files of each format."""
+"""The metadata that are omitted in the files of each format."""
 
 
 class Drawing(NamedTuple):

@@ -208,7 +208,7 @@ def _marks(effect: RelativeEffect, scale: IntervalScale) -> list[Html]:
 
 
 def _arrow(scale: IntervalScale, change: float, title: str) -> Html:
-    """Returns an arrow at an end of the scale, for what lies beyond it."""
+    """Returns an arrow at an end of the scale, for a change beyond it."""
     place = {"x": _at(scale, change), "y": "50%", "dominant_baseline": "central", "text_anchor": "middle"}
     return element("text", element("title", title), "▶" if change > 0 else "◀", **place)
 

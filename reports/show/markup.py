@@ -1,4 +1,4 @@
-"""HTML elements: text is escaped where it enters an element, and markup is a type of its own."""
+"""HTML elements: text is escaped where it enters an element, and markup has a separate type."""
 
 from __future__ import annotations
 

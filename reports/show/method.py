@@ -1,5 +1,5 @@
-"""The paragraphs of a report on how its numbers are made: what intervals cover, what they assume, and when a verdict
-holds."""
+"""The paragraphs of a report on how its numbers are made: the variation that intervals cover, their assumptions, and
+when a verdict holds."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def method(findings: Findings) -> list[str]:
 
 
 def _about_intervals(findings: Findings, seeds: str) -> Iterator[str]:
-    """Yields what the intervals of these comparisons cover, and whether they hold only if seeds are near normal. seeds:
-    the variances between seeds, in words."""
+    """Yields the variation that the intervals of these comparisons cover, and whether they hold only if seeds are near
+    normal. seeds: the variances between seeds, in words."""
     estimated = [one for one in findings.comparisons if one.estimate and one.estimate.interval]
     with_documents = sum(bool(one.documents) for one in estimated)
     some = SOME_DOCUMENTS if with_documents < len(estimated) else ""

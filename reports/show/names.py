@@ -1,4 +1,4 @@
-"""The names of comparisons where several are shown together: what all of them share stands above them, once."""
+"""The names of comparisons that are shown together: the part that all of them share stands above them, once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _BASELINE = "the baseline"
 
 
 class ComparisonNames(NamedTuple):
-    """The names of comparisons by their whole names, without what all of them share.
+    """The names of comparisons by their whole names, without the part that all of them share.
 
-    reference  what all of them are against; empty where that differs
+    reference  the arm or level that all of them are against; empty where that differs
     factor     the factor of which all of them compare a level with it; empty where there is none
     short      their names without the reference; in a sentence, where numbers have their factor
     levels     their names without the reference and without the factor, for a column or an axis that these head

@@ -193,7 +193,7 @@ _ROOM = 18
 
 
 def _legend(findings: Findings) -> str:
-    """Returns what the marks mean, the unit, and which direction is better."""
+    """Returns the meaning of the marks, the unit, and which direction is better."""
     better = "left" if findings.study.plan.goal == "minimize" else "right"
     unit = findings.difference_unit
     margin = f" The band is the margin of equality: {findings.margin}." if findings.margin else ""
@@ -204,7 +204,7 @@ def _legend(findings: Findings) -> str:
 
 
 def curve_chart(findings: Findings) -> Html:
-    """Returns the learning curves of the arms: of the metric where it was measured during training, else of the loss.
+    """Returns the learning curves of the arms: of the metric if it was measured during training, else of the loss.
 
     They begin after the first fifth of training where that spans most of the values.
     """

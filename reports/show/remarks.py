@@ -1,4 +1,4 @@
-"""The comparisons of a study that disagree with its source, each with what the study says to explain it."""
+"""The comparisons of a study that disagree with its source, each with the study's explanation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNEXPLAINED = "Not looked into yet."
 
 
 def remark_text(judged: JudgedComparison) -> str:
-    """Returns what the study says of a comparison, or that its result has not been looked into."""
+    """Returns the study's remark on a comparison, or that its result has not been looked into."""
     return judged.remark or UNEXPLAINED
 
 

@@ -1,4 +1,4 @@
-"""The tables of a report as columns of plain values, for programs that show tables of their own."""
+"""The tables of a report as columns of plain values, for programs that show their own tables."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class PlainTable(NamedTuple):
 
 
 def answer_tables(findings: Findings) -> dict[str, PlainTable]:
-    """Returns what answers the question of a study, by name: verdicts with their intervals, the difference of every
-    seed, the value of every run, and all tables of the report."""
+    """Returns the tables that answer the question of a study, by name: verdicts with their intervals, the difference of
+    every seed, the value of every run, and all tables of the report."""
     tables = {"verdicts": _verdicts(findings), "seeds": _seeds(findings), "runs": _runs(findings)}
     tables |= {table.name: plain_table(table) for table in all_tables(findings)}
     return {name: table for name, table in tables.items() if table.rows}

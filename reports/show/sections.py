@@ -49,7 +49,7 @@ COSTS: Sequence[tuple[str, str, Kind]] = (
 )
 
 ROUNDING = 0.005
-"""Planned tokens are shown beside those that were read where they differ by more than this share."""
+"""Planned tokens are shown next to the tokens that were read where these differ by more than this share."""
 OF_CHAINS: Sequence[tuple[str, str, Kind]] = (
     ("chain_tokens", "Tokens of all stages", "count"),
     ("chain_train_flops", "FLOPs of training all stages", "count"),
@@ -57,7 +57,7 @@ OF_CHAINS: Sequence[tuple[str, str, Kind]] = (
 """Costs of the runs of a study in which some start from others."""
 
 SHARE = "Share of the known optimum"
-"""How far a value has come from that of who knows nothing to the best possible one."""
+"""How far a value has come from the value of a model that knows nothing to the best possible one."""
 
 MOST_INTERACTIONS = 12
 """The number of interactions that are printed; the CSV holds all."""
@@ -126,7 +126,7 @@ def results(findings: Findings) -> Table:
 
 
 def _better(findings: Findings) -> Iterator[str]:
-    """Yields what is better of the metric that judges, and of each that does not."""
+    """Yields the better direction of the metric that judges, and of each that does not."""
     for one in (findings, *findings.further):
         goal = "lower" if one.metric.goal == "minimize" else "higher"
         name = "value" if one is findings else one.metric.title
@@ -144,7 +144,8 @@ def _arm_cell(study: Study, arm: str, place: str = "") -> Cell:
 
 
 def known(findings: Findings) -> Table:
-    """Returns a table of what is known of the metric before anything is trained, the best possible value last."""
+    """Returns a table of the values of the metric that are known before anything is trained, the best possible one
+    last."""
     by_data = findings.study.plan.references_by_data
     columns = (
         *([Column("Data")] if len(by_data) > 1 else []),
@@ -166,7 +167,7 @@ def known(findings: Findings) -> Table:
 
 
 def floors(findings: Findings) -> Table:
-    """Returns a table of what simple predictors reach, and by how much the baseline is better than each."""
+    """Returns a table of the values of simple predictors, and by how much the baseline is better than each."""
     unit, decimals = findings.metric.title, findings.decimals
     by_arm = findings.floors
     columns = (
@@ -214,7 +215,7 @@ def stages(findings: Findings) -> Table:
 
 
 def context(findings: Findings) -> Table:
-    """Returns a table of the baseline's loss with its context cut to rising lengths, and of what lies beyond each."""
+    """Returns a table of the baseline's loss with its context cut to rising lengths, and of the gain beyond each."""
     columns = (
         Column("Symbols of context", "count"),
         Column("Loss", "number", "bits per symbol"),
@@ -270,7 +271,7 @@ def ranking(findings: Findings) -> Table:
 
 
 def _share_of_arm(known: KnownShare | None) -> Cell:
-    """Returns the share of what can be known that an arm knows, with half of its interval."""
+    """Returns the share of the known optimum that an arm has learned, with half of its interval."""
     if known is None:
         return Cell()
     low, high = known.interval or (None, None)
@@ -278,7 +279,7 @@ def _share_of_arm(known: KnownShare | None) -> Cell:
 
 
 def _about_shares(findings: Findings) -> Iterator[str]:
-    """Yields what the shares of what can be known are, and what it means that some exceed it."""
+    """Yields the meaning of ± in the shares of the known optimum, and of shares above 100 %."""
     shares, label = findings.shares, findings.study.plan.labels.alone
     if not shares:
         return
@@ -360,7 +361,8 @@ def differences(findings: Findings, comparisons: Sequence[Comparison], name: str
 
 
 def _doubts(comparisons: Sequence[Comparison], levels: Mapping[str, str]) -> Iterator[str]:
-    """Yields why verdicts were taken back, each reason once, and what the seeds of equal arms do not exclude."""
+    """Yields why verdicts were taken back, each reason once, and the share of runs beyond the margin that the seeds of
+    equal arms do not exclude."""
     by_doubt: dict[str, list[str]] = {}
     for one in comparisons:
         if one.doubt:
@@ -472,7 +474,7 @@ def seeds_needed(comparison: Comparison) -> str | None:
 
 
 def intervals(findings: Findings) -> Table:
-    """Returns a table of the interval that decides verdicts, beside the two that do not."""
+    """Returns a table of the interval that decides verdicts, next to the two that do not."""
     decimals, unit = findings.difference_decimals, findings.difference_unit
     names = name_comparisons(findings.study.plan, findings.shown)
     columns = (
@@ -531,9 +533,9 @@ def costs(study: Study) -> Table:
 
 
 def filled_costs(runs: Sequence[Run], costs: Sequence[tuple[str, str, Kind]] = COSTS) -> list[tuple[str, str, Kind]]:
-    """Returns those of the costs that finished runs record, by key, title and kind: the planned tokens where they are
-    not, to rounding, those that were read, or where nobody knows what was read; and of the speeds, examples a second
-    where all runs record it, or else tokens a second."""
+    """Returns those of the costs that finished runs record, by key, title and kind: the planned tokens unless every run
+    is known to have read as many, to rounding; and of the speeds, examples a second where all runs record it, or else
+    tokens a second."""
     finished = [run for run in runs if run.missing is None]
     filled = [cost for cost in costs if any(cost_of(run, cost[0]) is not None for run in finished)]
     pairs = [(cost_of(run, TOKENS), cost_of(run, PLANNED)) for run in finished]

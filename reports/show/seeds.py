@@ -24,7 +24,7 @@ _HEIGHT = 0.18
 
 def seed_table(findings: Findings) -> Table:
     """Returns a table of the value of each seed of each arm, or of why it has none; empty where arms have one seed
-    each, and of a large study, whose page has them beside its arms."""
+    each, and of a large study, whose page has them next to its arms."""
     study = findings.study
     columns = (Column(study.plan.labels.heading("Arm")), Column("Seed: value"))
     rows = []

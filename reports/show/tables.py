@@ -51,8 +51,8 @@ class Cell:
 class Column:
     """A column of a table.
 
-    ``unit`` is printed beside the title unless the whole table has it; ``decimals`` applies to numbers and intervals. A
-    column with ``detail`` is omitted on a terminal that is too narrow for it.
+    ``unit`` is printed next to the title unless the whole table has it; ``decimals`` applies to numbers and intervals.
+    A column with ``detail`` is omitted on a terminal that is too narrow for it.
     """
 
     title: str

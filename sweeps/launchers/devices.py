@@ -1,6 +1,7 @@
 """The CUDA devices of this machine, as torch sees them.
 
-Torch is asked in a process that ends afterwards: a process that has initialised CUDA cannot fork others that use it.
+Torch looks for them in a process that ends afterwards, because a process that has initialised CUDA cannot fork others
+that use it.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def cuda_models() -> tuple[str, ...]:
 
 @cache
 def _devices(visible: str | None) -> tuple[tuple[str, str], ...]:
-    """Returns names and models of devices. CUDA ignores all names from the first one on that is no device. A process
-    can use one MIG instance, so torch is asked for each of them alone."""
+    """Returns the names and models of devices. CUDA ignores the first name that is not a device, and all names after
+    it. A process can use only one MIG instance, so torch looks for each of them in a separate process."""
     if not _has_driver():
         return ()
     names = None if visible is None else [name.strip() for name in visible.split(",")]
@@ -56,7 +57,7 @@ def _has_driver() -> bool:
 def models_seen(visible: str | None) -> list[str]:
     """Returns the models of the devices that torch sees under a value of CUDA_VISIBLE_DEVICES; None for no value. It
     initialises CUDA, so this process can fork none that uses it."""
-    import torch  # imported here, since only the process that is asked needs it
+    import torch  # imported here, since only the process that looks needs it
 
     os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)  # which counts devices that CUDA cannot use
     os.environ.pop(VISIBLE, None)

@@ -12,7 +12,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 _LONGEST, _LARGEST, _DIGITS = 1e10, 1e18, 18
-"""Seconds of three hundred years, the bytes of an exabyte, and the digits of what a computer counts."""
+"""Seconds of three hundred years, the bytes of an exabyte, and the most digits of a count."""
 
 
 def is_count(text: str) -> bool:
@@ -21,7 +21,7 @@ def is_count(text: str) -> bool:
 
 
 def parse_count(text: str, noun: str, name: str) -> int:
-    """Returns a number of things from 1 on. noun: what they are. Raises ConfigError at the option ``name``."""
+    """Returns a count of at least 1. noun: the things that are counted. Raises ConfigError at the option ``name``."""
     if not (is_count(text) and int(text) > 0):
         raise ConfigError(f"wants a number of {noun} from 1 on, not {text!r}", name)
     return int(text)

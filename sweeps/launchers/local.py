@@ -45,14 +45,14 @@ MAX_STOPS = 3
 
 
 class Options(NamedTuple):
-    """How runs are done: by which runner, on what share of the machine, and which metric of a record decides.
+    """How runs are done: the runner, the share of the machine, and the metric of a record that decides.
 
     time_limit: seconds of one attempt at a run; memory_limit: bytes that all processes of a run may hold together.
     wandb: whether and where runs are sent to Weights & Biases. deadline: the monotonic time at which all runs stop, as
-    by a SIGALRM. loggers: by which each run is shown, besides Weights & Biases. spread: the nodes of the ranks of a
-    run. parameters: of the network of each arm, by which the room of its checkpoint is known beforehand. group: what
-    the runs are called together where they are shown, such as the folder of their plan: runs of another scale, with
-    other changes, or of a search are another group.
+    by a SIGALRM. loggers: the loggers of each run, besides Weights & Biases. spread: the nodes of the ranks of a run.
+    parameters: the number of parameters of each arm's network, from which the size of its checkpoint is estimated
+    beforehand. group: the common name of the runs where they are shown, such as the folder of their plan: runs of
+    another scale, with other changes, or of a search are another group.
     """
 
     runner: str
@@ -85,8 +85,8 @@ class Summary(NamedTuple):
 @dataclass
 class _Job:
     """A run in progress. ``limit_reason``: which limit it exceeded, if any; ``exceeded_limit``: the time limit in
-    seconds, if it was that one; ``stop_requested``: when it was asked to stop; ``lost``: whether the ledger has given
-    the run to another worker."""
+    seconds, if it exceeded that one; ``stop_requested``: when the request to stop came; ``lost``: whether the ledger
+    has given the run to another worker."""
 
     row: Row
     claim: int
@@ -382,7 +382,7 @@ def _return_to_ledger(state: _Launch, job: _Job, status: int | None) -> None:
 
 
 def _resume_killed(state: _Launch, job: _Job, reason: str) -> None:
-    """Lets a run go on whose process was killed. The run has failed when that happened too often."""
+    """Lets a run whose process was killed start again. If this has happened too often, the run has failed."""
     row = job.row
     state.stops[row.ticket.key] = state.stops.get(row.ticket.key, 0) + 1
     if state.stops[row.ticket.key] > MAX_STOPS:
@@ -444,7 +444,8 @@ def _close_attempts(state: _Launch) -> None:
 
 
 class Stoppable(Protocol):
-    """What signals stop: the number of the first one, and whether a second one came."""
+    """Work that signals stop: ``stopped_by`` is the number of the first signal, ``kill_now`` whether a second one
+    came."""
 
     stopped_by: int | None
     kill_now: bool

@@ -62,10 +62,10 @@ PASSED_ON = ("LIT_", "HF_", "WANDB_")
 
 
 class RayCluster(NamedTuple):
-    """A cluster by its address, what a rank of a run takes of it, and the ledger's address.
+    """A cluster by its address, the resources of a rank of a run, and the ledger's address.
 
-    gpus: devices of a rank, None for one where runs train on CUDA, or on what there is; memory: bytes of a run, on each
-    node; nodes: over how many of them the ranks of a run are spread.
+    gpus: devices of a rank; None for one device where runs train on CUDA, or on any device and the cluster has GPUs.
+    memory: bytes of a run on each node; nodes: the number of nodes over which the ranks of a run are spread.
     working_dir: a folder that Ray copies to its nodes, None where they see the working folder. runtime_env: further
     settings of Ray's workers.
     """
@@ -218,7 +218,7 @@ class _Driver:
             self._lost()
 
     def ends(self, seconds: float = LOOK_SECONDS) -> Iterator[Ended]:
-        """Yields the tasks that ended; waits for the first one so many seconds."""
+        """Yields the tasks that ended; waits up to ``seconds`` for the first one."""
         try:
             while self._connection.poll(seconds):
                 seconds, end = 0, self._connection.recv()
@@ -294,7 +294,7 @@ def _is_started() -> bool:
 
 
 def _runtime_env(cluster: RayCluster, runs: Path) -> dict[str, Any]:
-    """Returns what Ray sets up for its workers: the folder to copy, without runs, else this command's PYTHONPATH."""
+    """Returns the settings of Ray's workers: the folder to copy, without runs, else this command's PYTHONPATH."""
     settings = dict(cluster.runtime_env)
     if (folder := cluster.working_dir) is not None:
         runs_inside = [f"/{runs.relative_to(folder)}/"] if runs.is_relative_to(folder) else []

@@ -1,7 +1,7 @@
 """The process of a command that is connected to a Ray cluster: it submits runs as tasks, says how each ended, cancels.
 
-It is a process of its own since Ray ends the one that is connected when the head of the cluster is gone. The command
-starts it with one end of a socket, and it ends when the other end is closed; Ray then kills the tasks that are left.
+It is a separate process because Ray ends the connected process when the head of the cluster is gone. The command starts
+it with one end of a socket, and it ends when the other end is closed; Ray then kills the tasks that are left.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WAIT_SECONDS = 0.3
 
 
 def drive(descriptor: int) -> None:
-    """Connects to the cluster and does what the messages of the socket say, until it is closed, or the head is gone."""
+    """Connects to the cluster and obeys the messages of the socket until it is closed, or the head is gone."""
     connection = Connection(descriptor)
     connect: Connect = connection.recv()
     try:
@@ -71,8 +71,8 @@ class _Submitted(NamedTuple):
 def _submit(task: RayTask) -> tuple[ray.ObjectRef[Any], _Submitted]:
     """Submits the task of a run, which begins when Ray has reserved all that it needs at once.
 
-    Of several nodes each has a bundle, on a node of its own as `nodes` requests. Its ranks take what is in
-    the bundles; the run's own process needs next to nothing, and is on the node of the first one.
+    For several nodes it reserves one bundle on each, and no two bundles on the same node. The ranks of the run take the
+    resources of the bundles; the run's own process needs next to nothing, and is on the node of the first bundle.
     """
     key, name = task.run.ticket.key, f"{task.run.ticket.arm} seed {task.run.ticket.seed}"
     if task.nodes == 1:
@@ -83,8 +83,8 @@ def _submit(task: RayTask) -> tuple[ray.ObjectRef[Any], _Submitted]:
 
 
 def _cancel(tasks: Iterable[Any], *, force: bool) -> None:
-    """Cancels all tasks: those that run write a checkpoint, or are killed where that is forced. Their ranks on other
-    nodes are told to write it by their connections, and killed with them."""
+    """Cancels all tasks: running ones write a checkpoint or, with ``force``, are killed. Their ranks on other nodes
+    receive the request for a checkpoint over their connections, and are killed with the tasks."""
     for task in tasks:
         ray.cancel(task, force=force, recursive=force)
 

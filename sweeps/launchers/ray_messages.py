@@ -1,4 +1,4 @@
-"""What a command and its process that is connected to Ray send each other; it imports nothing of Ray."""
+"""The messages between a command and its process that is connected to Ray; the module imports nothing of Ray."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ __all__ = ["Connect", "Connected", "Ended", "RayTask", "Refused"]
 
 
 class Connect(NamedTuple):
-    """The cluster's address, and what Ray sets up for every worker (its ``runtime_env``)."""
+    """The cluster's address, and the settings that Ray gives to every worker (its ``runtime_env``)."""
 
     address: str
     runtime_env: dict[str, Any]
 
 
 class RayTask(NamedTuple):
-    """One run as a task: what it takes of a node, and where and with what environment it is done there.
+    """One run as a task: the resources that it takes of a node, and the folder and environment in which it is done
+    there.
 
-    cpus: cores of a rank; gpus: devices of a rank; memory: bytes of the run on a node, or None. nodes: over how many of
-    them its ranks are spread. folder: the working folder, or None for the one that Ray unpacks, in which ``plugins``
-    are then. environment: variables of the command, which are not shown to others as those of a ``runtime_env`` are.
-    storage: the ledger's address.
+    cpus: cores of a rank; gpus: devices of a rank; memory: bytes of the run on a node, or None. nodes: the number of
+    nodes over which its ranks are spread. folder: the working folder, or None for the one that Ray unpacks, which then
+    holds ``plugins``. environment: variables of the command, which Ray does not show to others, unlike those in a
+    ``runtime_env``. storage: the ledger's address.
     """
 
     run: RemoteRun
@@ -38,14 +39,14 @@ class RayTask(NamedTuple):
 
     @property
     def bundle(self) -> dict[str, float]:
-        """What Ray reserves of each node, by the names of resources."""
+        """The amounts that Ray reserves on each node, by the names of resources."""
         ranks = self.run.ticket.ranks // self.nodes
         amounts = {"CPU": self.cpus * ranks, "GPU": self.gpus * ranks, "memory": self.memory}
         return {name: amount for name, amount in amounts.items() if amount}
 
     @property
     def resources(self) -> dict[str, float]:
-        """The same by the names of a task's options."""
+        """The amounts of ``bundle``, by the names of a task's options."""
         names = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
         return {"num_gpus": 0, **{names[name]: amount for name, amount in self.bundle.items()}}
 

@@ -1,9 +1,9 @@
-"""What the tasks of a Ray cluster do in its workers: a run, and the ranks of a run that is spread over several nodes.
+"""The work of tasks in the workers of a Ray cluster: a run, and the ranks of a run that is spread over several nodes.
 
-The run's process starts the ranks by a command, ``ray_start``, which asks the run's task for them. That starts a task
-in each bundle of the run's group, whose worker becomes the torchrun of its node. Where Ray loses one of these, the
-run's process ends as one of which a rank was killed. When it is to be started again the run's task ends instead: the
-group has lost a node, and the command submits the run again with a new one.
+The run's process starts the ranks by a command, ``ray_start``, which requests them from the run's task. The run's task
+starts a task in each bundle of the run's group, whose worker becomes the torchrun of its node. If Ray loses one of
+these tasks, the run's process ends as if a rank had been killed. When that process is to be started again, the run's
+task ends instead: the group has lost a node, and the command submits the run again with a new group.
 """
 
 from __future__ import annotations

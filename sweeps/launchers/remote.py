@@ -1,4 +1,5 @@
-"""What launchers share whose runs other machines do: their options, one run as it is done there, and its row here."""
+"""The common part of launchers that do runs on other machines: options, one run as it is done there, and its row
+here."""
 
 from __future__ import annotations
 
@@ -56,8 +57,8 @@ class RemoteRun(NamedTuple):
     address: str | None = None
 
     def perform(self, share: Share, storage: str | None, spread: Spread) -> Summary:
-        """Does the run here, or what is left of it, as a command on this machine would. storage: of the ledger; spread:
-        the nodes of its ranks, of which this is the first."""
+        """Does the run here, or the rest of it, as a command on this machine would. storage: the address of the ledger;
+        spread: the nodes of its ranks, of which this is the first."""
         if self.address is None:
             return self._perform(self.runs, share, storage, spread)
         store = prepared(self.address)
@@ -67,11 +68,11 @@ class RemoteRun(NamedTuple):
         try:
             return self._perform(store.folder, share, storage, spread)
         finally:
-            store.push_run(self.ticket.key)  # what has failed without a process of its own
+            store.push_run(self.ticket.key)  # also a failure that no process of the run has put there
 
     @property
     def resumes(self) -> bool:
-        """Whether a run that was stopped resumes where it was."""
+        """Whether a run that was stopped resumes from its checkpoint."""
         runner = load_runner(self.options.runner)
         return runner.resumes(runner.config.from_dict(self.ticket.config))
 
@@ -112,8 +113,8 @@ class RemoteRun(NamedTuple):
 def named_values(
     assignments: Iterable[str], names: Collection[str], noun: str, option: str
 ) -> Iterator[tuple[str, str]]:
-    """Yields name and text of each ``name=text``. Raises ConfigError for anything else, and for a name that is none of
-    ``names``. noun: what the names are of; option: the one that they were typed behind."""
+    """Yields name and text of each ``name=text``. Raises ConfigError for anything else, and for a name that is not in
+    ``names``. noun: the things that have these names; option: the option behind which they were typed."""
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals or not text:
@@ -124,16 +125,16 @@ def named_values(
 
 
 def node_share(ticket: Ticket, threads: int, ranks: int) -> Share:
-    """Returns the whole of a node for one run, of which so many ranks are there, each with so many threads."""
+    """Returns the whole of a node for one run, of which ``ranks`` ranks are there, each with ``threads`` threads."""
     training = ticket.config.get("training")
     device = training.get("device") if isinstance(training, dict) else None
     return share_machine(1, 1, threads, cuda=device in ("auto", "cuda"), ranks=ranks)
 
 
 def require_equal_parts(runs: Path, nodes: int, rows: Iterable[Row], options: Options, option: str) -> None:
-    """Raises ConfigError where so many nodes cannot have equally many ranks of each run, where a limit would be watched
-    on the first of them alone, or where only that would have the checkpoint which all ranks read. option: the one that
-    cluster options are typed behind."""
+    """Raises ConfigError if the ranks of a run cannot be divided equally among the nodes, if a memory limit would be
+    watched on the first node alone, or if only the first node would have the checkpoint, which all ranks read. option:
+    the option behind which the options of the cluster are typed."""
     for ranks in {row.ticket.ranks for row in rows}:
         if ranks % nodes:
             reason = f"{nodes} nodes cannot share {ranks} ranks of a run equally; give --devices {nodes}, or a multiple"

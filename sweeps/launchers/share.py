@@ -51,7 +51,7 @@ def share_machine(
     """Returns a worker per core, as far as memory and runs go; on CUDA one per device, or as many as its memory holds.
 
     Small models gain little from a second thread and runs are many, so processes come before threads.
-    threads: None for what OMP_NUM_THREADS asks for, else an equal part of the cores.
+    threads: None for the value of OMP_NUM_THREADS or, if it has none, an equal part of the cores.
     ranks: processes of one run; memory: bytes that one run declares to need, on its device where that is CUDA.
     Raises ConfigError where a run has more ranks than there are devices.
     """

@@ -105,7 +105,7 @@ class Job:
         self.run, self.nodes, self.seconds = run, nodes, seconds
 
     def __call__(self) -> str:
-        """Does the run, or what is left of it, and returns its state."""
+        """Does the run, or the rest of it, and returns its state."""
         started = time.monotonic()
         share = _share(self.run.ticket, self.nodes)
         summary = self.run.perform(share, os.environ.get(STORAGE), _spread(self.nodes))
@@ -119,7 +119,7 @@ class Job:
         return summary.rows[0].state
 
     def checkpoint(self) -> DelayedSubmission:
-        """Returns what is called when the job was requeued: the same job, since the run has its own checkpoint."""
+        """Returns the job to do when this one was requeued: the same job, since the run has its own checkpoint."""
         return DelayedSubmission(self)
 
 
@@ -240,7 +240,7 @@ def _update_rows(watch: _Watch, rows: list[Row]) -> list[Row]:
 
 def _submit(watch: _Watch, rows: list[Row], all_rows: Sequence[Row]) -> None:
     """Submits a job for each run, as one array, and one for the report that waits for them. Runs that start from others
-    are an array of their own, which waits for the jobs of these.
+    are in a separate array, which waits for the jobs of those others.
 
     rows: the runs that nobody does. all_rows: all runs of the command.
     """

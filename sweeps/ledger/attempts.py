@@ -107,7 +107,7 @@ class Closing(NamedTuple):
         return "FAIL" if state == "COMPLETE" and self.number is None else state
 
     def attribute(self) -> dict[str, Any]:
-        """Returns what the attribute of a closed trial holds."""
+        """Returns the content of the attribute of a closed trial."""
         return {"outcome": self.outcome, "reason": self.reason}
 
 

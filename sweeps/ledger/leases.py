@@ -1,9 +1,9 @@
 """Which machine does which run of an object store: leases, by which machines that share no ledger take turns.
 
-Each hold of a run is an object of its own, numbered, and a store creates an object only where there is none of its
-name. So of two machines that see a run free one has it, and who finds a higher number than its own has lost it. The
-machine that holds a run writes its object anew with every heartbeat. Who sees it unchanged for longer than the grace,
-by the own clock, or knows that its process is gone, takes the run over.
+Whenever a machine takes a run, it creates a new numbered object, and a store creates an object only if its name is
+free. So if two machines see a free run, one of them gets it, and a machine that sees a higher number than its own has
+lost the run. The machine that holds a run rewrites its object with every heartbeat. Another machine takes the run over
+if it sees the object unchanged for longer than the grace, by its own clock, or knows that the holder's process is gone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOOK_SECONDS = 5.0
 
 
 class _Look(NamedTuple):
-    """What was last read of a run's lease: its content, since when it is the same, and when it was looked at."""
+    """The last reading of a run's lease: its content, since when that is unchanged, and when it was read."""
 
     content: bytes | None
     since: float

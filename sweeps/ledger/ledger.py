@@ -40,7 +40,7 @@ __all__ = ["DISK_SECONDS", "ActiveRun", "EndedRun", "Ending", "Ledger", "LedgerE
 LOOK_SECONDS = 0.4
 """How old the cached attempts may be where they only serve to skip runs that are claimed already."""
 DISK_SECONDS = 60.0
-"""How long a network disk may take to show what another machine has written."""
+"""How long a network disk may take to show the files that another machine has written."""
 
 _RECORDED = ("finished", "pruned", "invalid")
 """Outcomes after which a run is not done again."""
@@ -110,8 +110,8 @@ class _Cache:
 
 
 def _retrying(method: Callable[Concatenate[Ledger, Given], Answer]) -> Callable[Concatenate[Ledger, Given], Answer]:
-    """Repeats the whole method while the storage is unavailable; each method may safely be repeated. What was read is
-    read again: it may be of a transaction that failed, or of a server that another one has replaced."""
+    """Repeats the whole method while the storage is unavailable; each method may safely be repeated. The cache is
+    emptied first: it may come from a transaction that failed, or from a server that another one has replaced."""
 
     @wraps(method)
     def retried(self: Ledger, /, *args: Given.args, **kwargs: Given.kwargs) -> Answer:
@@ -152,7 +152,7 @@ class Ledger:
         self._open()
 
     def attend(self, say: Callable[[str], None], wanted: Callable[[], bool]) -> None:
-        """Sets the function that prints messages about waiting for a server, and the test whether to go on waiting."""
+        """Sets the function that prints messages about waiting for a server, and the test whether to keep waiting."""
         self._connection.say, self._connection.wanted = say, wanted
 
     def close(self) -> None:
@@ -291,7 +291,7 @@ class Ledger:
         return _owner(attempt).token == self._identity.token and attempt.id not in self._claims
 
     def _is_foreign(self, attempt: LedgerAttempt) -> bool:
-        """Whether a run ended in a folder of runs that is not this one, by whatever path this one is reached."""
+        """Whether a run ended in a folder of runs other than this one, which may be known by several paths."""
         if attempt.outcome not in (*_RECORDED, "failed"):
             return False
         owner = _owner(attempt)
@@ -305,14 +305,14 @@ class Ledger:
         if (
             attempt.outcome not in _RECORDED
             or _owner(attempt).host == self._identity.host
-            or self._leases is not None  # a store shows at once what was put there
+            or self._leases is not None  # a store shows new objects at once
         ):
             return False
         first_noticed = self._first_noticed.setdefault(attempt.id, time.monotonic())
         return time.monotonic() - first_noticed < DISK_SECONDS
 
     def _labels(self, ticket: Ticket, study: str) -> dict[str, Any]:
-        """Returns what the ledger stores of an attempt that begins now."""
+        """Returns the labels that the ledger stores of an attempt that begins now."""
         return ticket.labels() | {"study": study, "claimed": time.time(), "owner": self._identity._asdict()}
 
     def _end(self, claim: int, outcome: str, reason: str | None, value: float | None = None) -> None:

@@ -15,7 +15,7 @@ __all__ = ["Machine", "Owner", "identify", "machine", "name_folder"]
 
 
 class Machine(NamedTuple):
-    """A host and its process id namespace: a container may have one of its own under the host's name."""
+    """A host and its process id namespace: a container may have a separate namespace under the host's name."""
 
     host: str
     numbering: str

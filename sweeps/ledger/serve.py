@@ -25,7 +25,7 @@ class _Stopped(Exception):
 
 
 def serve(runs: Path, storage: str | None, host: str, port: int, say: Callable[[str], None]) -> None:
-    """Serves until SIGINT or SIGTERM. The proxy has no state of its own: workers wait while it is restarted.
+    """Serves until SIGINT or SIGTERM. The proxy holds no state: workers wait while it is restarted.
 
     Raises LedgerError where the database cannot be reached; ConfigError where the port is in use.
     """

@@ -1,4 +1,4 @@
-"""The ledger's storage: SQLite beside the runs, PostgreSQL for many machines, or a proxy for hundreds of workers.
+"""The ledger's storage: SQLite next to the runs, PostgreSQL for many machines, or a proxy for hundreds of workers.
 
 An address may hold a password, so messages about a storage name its host and database and never repeat the address. A
 server that restarts, or a file that another process writes to, is waited for.
@@ -60,7 +60,7 @@ Answer = TypeVar("Answer")
 
 
 class LedgerError(ValueError):
-    """The ledger cannot be used; the message names it and says what to do."""
+    """The ledger cannot be used; the message names it and the remedy."""
 
 
 class Address(NamedTuple):
@@ -77,7 +77,7 @@ class Address(NamedTuple):
 
     @property
     def has_statements(self) -> bool:
-        """Whether the ledger has statements of its own for the database."""
+        """Whether the ledger has its own statements for the database."""
         return self.path is not None or self.url.startswith("postgresql+psycopg:")
 
 
@@ -90,7 +90,7 @@ def find_address(url: str | None, runs: Path) -> Address:
         path = runs / "ledger.db"
         return Address(f"sqlite:///{path.resolve()}", f"ledger {path}", path)
     try:
-        url.encode()  # raises ValueError for what no URL can hold
+        url.encode()  # raises ValueError for text that no URL can hold
         parts = make_url(url)
         server = f"{parts.host or 'this machine'}{f':{parts.port}' if parts.port else ''}"
     except (ArgumentError, ValueError):
@@ -115,9 +115,9 @@ def find_address(url: str | None, runs: Path) -> Address:
 
 
 def find_search_address(url: str | None, runs: Path) -> Address:
-    """Returns the address of the searches' storage: of a ledger in a file the file ``NAME-searches.db`` beside it, so
-    that optuna-dashboard lists the searches alone, and else the ledger's own. Searches that an earlier version has
-    begun in the ledger's file stay there. Raises the errors of ``find_address``."""
+    """Returns the address of the searches' storage. For a ledger in a file it is the file ``NAME-searches.db`` next to
+    it, so that optuna-dashboard lists the searches alone; otherwise it is the ledger's own address. Searches that an
+    earlier version began in the ledger's file stay there. Raises the errors of ``find_address``."""
     ledger = find_address(url, runs)
     if ledger.path is None:
         return ledger
@@ -146,13 +146,13 @@ class StorageConnection:
         self.address, self.patience = address, patience
         self.say: Callable[[str], None] = lambda message: print(message, file=sys.stderr)
         self.wanted: Callable[[], bool] = lambda: True
-        """Returns whether to go on waiting; False once the command is to stop."""
+        """Returns whether to keep waiting; False once the command is to stop."""
         self._was_reached = False
 
     def ask(self, question: Callable[[], Answer]) -> Answer:
         """Calls an operation and returns its result. After a failure it is repeated from its start, which must be safe.
 
-        Raises LedgerError with one line that says what is wrong and what to do.
+        Raises LedgerError with one line that names the fault and the remedy.
         """
         start = time.monotonic()
         is_reported = False
@@ -209,7 +209,7 @@ class StorageConnection:
 
 
 def _missing_driver(address: Address, error: ImportError) -> str:
-    """Returns what to do about a driver that cannot be imported."""
+    """Returns a message about a driver that cannot be imported, with the remedy."""
     if make_url(address.url).drivername in IN_CLUSTER_EXTRA:
         return "its driver is not installed; pip install 'lit-transformers[cluster]'"
     return (
@@ -343,7 +343,8 @@ def _leave_read_only_server(context: ExceptionContext) -> None:
 
 
 def _open_file(path: Path) -> sqlite3.Connection:
-    """Opens a connection that does not wait for the disk: what a power failure breaks is rebuilt from the records."""
+    """Opens a connection that does not wait for the disk: a file that a power failure breaks is rebuilt from the
+    records."""
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, check_same_thread=False)
     connection.execute("PRAGMA synchronous = OFF")
     return connection
@@ -355,7 +356,7 @@ def _close(database: RDBStorage) -> None:
 
 
 def damage(path: Path) -> str | None:
-    """Returns what is wrong with an SQLite file; None for a sound, missing or busy one.
+    """Returns the fault of an SQLite file; None for a sound, missing or busy one.
 
     Raises LedgerError where it cannot be opened.
     """

@@ -16,8 +16,8 @@ class Ticket(NamedTuple):
     """A run by its key, the arm and seed it stands for, its resolved config as plain data, and the arm's level of every
     factor.
 
-    sources: the keys of the runs that it starts from, which have to finish before it begins. donor: that of the run
-    which trains what it only measures in another way, so that it begins when that one has ended.
+    sources: the keys of the runs that it starts from, which have to finish before it begins. donor: the key of the run
+    that trains the weights which this run only measures in another way; this run begins when the donor has ended.
     """
 
     key: str
@@ -34,12 +34,12 @@ class Ticket(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """The number of processes, each with a device of its own, that do the run together."""
+        """The number of processes, each with its own device, that do the run together."""
         training = self.config.get("training")
         return int(training.get("devices", 1)) if isinstance(training, dict) else 1
 
     def labels(self) -> dict[str, Any]:
-        """Returns what the ledger stores of a run: its key, and arm and seed for people who read it."""
+        """Returns the labels that the ledger stores of a run: its key, and arm and seed for people who read it."""
         return {"key": self.key, "arm": self.arm, "seed": self.seed}
 
 

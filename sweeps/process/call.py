@@ -1,4 +1,5 @@
-"""Calls a function in a process forked from the server, so that the caller need not import what the function uses."""
+"""Calls a function in a process forked from the server, so that the caller need not import the modules of the
+function."""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ Result = TypeVar("Result")
 def call_forked(
     runner: str, function: Callable[Parameters, Result], *arguments: Parameters.args, **options: Parameters.kwargs
 ) -> Result:
-    """Returns what the function returns, or raises what it raises, with the traceback of its process as a note.
+    """Returns the result of the function, or raises its error, with the traceback of its process as a note.
 
-    runner: the one that the server imports where it does not run yet. The function can be imported by its name; it,
-    its arguments and its result can be pickled. Raises LaunchError where the process ends without a result.
+    runner: the runner that the server imports if the server does not run yet. The function can be imported by its name;
+    it, its arguments and its result can be pickled. Raises LaunchError where the process ends without a result.
     """
     context = multiprocessing.get_context("forkserver")
     receiver, sender = context.Pipe(duplex=False)

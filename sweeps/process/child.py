@@ -1,4 +1,4 @@
-"""Runs a training run in a process of its own: starts it, receives its progress, stops it, and reads how it ended.
+"""Does a training run in a separate process: starts it, receives its progress, stops it, and reads how it ended.
 
 The processes are forked from a server that has imported torch once, so that a run starts
 as soon as the last has ended.
@@ -49,7 +49,7 @@ class LaunchError(ValueError):
 
 
 def prepare_server(runner: str) -> None:
-    """Starts the fork server, which imports the runner while the caller goes on. Harmless when it runs already.
+    """Starts the fork server, which imports the runner while the caller continues. Harmless when it runs already.
 
     It ignores the signals of the terminal and of batch systems, which reach a whole process group: it has nothing to
     save, and must outlive the runs that have. Numeric libraries are set to make no thread pools before the fork.
@@ -76,8 +76,8 @@ def prepare_server(runner: str) -> None:
 
 @contextmanager
 def without_main() -> Iterator[None]:
-    """Hides the script that is being run from the processes that are started meanwhile, which would run it once more to
-    import what they are given from it: they are given nothing from it."""
+    """Hides the script that is being run from the processes that are started meanwhile. They would run it once more to
+    import their arguments from it, but no argument comes from it."""
     script = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -137,7 +137,8 @@ class Attempt:
         return self._process.exitcode
 
     def kill_reason(self) -> str | None:
-        """Returns what was killed from outside, the process, another one of the run or its server; None for nothing."""
+        """Returns a text that names the process that was killed from outside: this one, another one of the run, or its
+        server; None if none was."""
         if self.status == -signal.SIGKILL:
             return "its process was killed (signal 9)"
         if self.status == KILLED:

@@ -22,12 +22,13 @@ SECRET_SECONDS = 20.0
 """How long a client may take to show the secret."""
 LOOK_SECONDS = 0.1
 GUESTS = 256
-"""How many clients may be asked for the secret at a time; others are sent away."""
+"""How many clients may show the secret at a time; others are sent away."""
 
 
 @dataclass
 class Meeting:
-    """A socket that listens. address: a path, or HOST:PORT. secret: what ranks must know, where others can reach it."""
+    """A socket that listens. address: a path, or HOST:PORT. secret: the text that ranks must know, where others can
+    reach the socket."""
 
     listener: socket.socket
     address: str
@@ -70,7 +71,7 @@ class Meeting:
             deliver_challenge(connection, self.secret.encode())
             answer_challenge(connection, self.secret.encode())
             self._answers.put(connection)
-        except Exception:  # whatever somebody may send who is no rank
+        except Exception:  # a client that is not a rank may send anything
             connection.close()
             self._answers.put(None)
         finally:

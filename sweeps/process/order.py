@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 INTERRUPTED = 75
-"""Exit status of a run that was asked to stop and left a checkpoint."""
+"""Exit status of a run that left a checkpoint after a request to stop."""
 BUSY = 76
 """Exit status of a process whose run directory is locked by another one."""
 KILLED = 77
@@ -71,8 +71,9 @@ class News(NamedTuple):
 class Spread(NamedTuple):
     """Over how many nodes the ranks of a run are spread, on each equally many.
 
-    start: a command that starts what follows it once on each node, and ends when all of them have, or one has failed.
-    host: a name or address by which the nodes reach that of the run's process. Neither is needed for one node.
+    start: a command that starts the command behind it once on each node, and ends when all of these have ended, or one
+    has failed. host: a name or address by which the nodes reach the node of the run's process. Neither is needed for
+    one node.
     """
 
     nodes: int = 1
@@ -81,7 +82,7 @@ class Spread(NamedTuple):
 
 
 class RunOrder(NamedTuple):
-    """What a run's process receives: which run, where, by which runner, and with how many threads per rank."""
+    """The order to a run's process: which run, where, by which runner, and with how many threads per rank."""
 
     ticket: Ticket
     runs: Path
@@ -92,7 +93,7 @@ class RunOrder(NamedTuple):
     repeat: bool
     """Whether a run that failed by itself is tried again."""
     group: str
-    """What the runs of its study and scale, or of its search, are called together."""
+    """The common name of the runs of its study and scale, or of its search."""
     wandb: WandbTarget
     """Whether and where runs are sent to Weights & Biases."""
     time_limit: float | None = None
@@ -109,9 +110,9 @@ class RunOrder(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Why a run ended without a record of its own; resumable: whether running it again may succeed.
+    """Why a run ended without writing a record; resumable: whether running it again may succeed.
 
-    killed: whether one of its processes was killed from outside, so that the run goes on by itself.
+    killed: whether one of its processes was killed from outside, so that the run resumes by itself.
     """
 
     reason: str
@@ -120,7 +121,7 @@ class Fault(NamedTuple):
 
 
 def perform(order: RunOrder, report: Callable[[Any], None] | None) -> Record | Fault | None:
-    """Does the run in this process. Returns its record, a Fault where it broke, or None where it was asked to stop.
+    """Does the run in this process. Returns its record, a Fault where it broke, or None where it stopped on request.
 
     A fault such as missing data or a missing device is resumable: the user repairs it and runs the command again.
     """

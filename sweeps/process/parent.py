@@ -1,4 +1,4 @@
-"""What a forked process does when the command that it works for is gone: it ends."""
+"""Ends a forked process when the command that it works for is gone."""
 
 from __future__ import annotations
 

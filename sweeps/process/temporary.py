@@ -1,6 +1,6 @@
-"""The folder for what the processes of a command write temporarily: sockets, and what libraries put beside them.
+"""The folder for the temporary files of a command's processes: sockets, and the temporary files of libraries.
 
-It is removed when the command ends, and where that was killed by the next command of the same user, whatever it runs.
+It is removed when the command ends or, if the command was killed, by the next command of the same user, of any kind.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _held = ExitStack()
 
 @contextmanager
 def temporary_files() -> Iterator[dict[str, str]]:
-    """Makes this process, within the block, put what it writes temporarily into the command's folder; yields the
-    variables by which the processes that it starts do so too, but for what torch has compiled and later ones use."""
+    """Makes this process, within the block, put its temporary files into the command's folder. Yields the variables by
+    which the processes that it starts do so too, except for the code that torch compiles, which later commands use."""
     previous, folder = tempfile.tempdir, temporary_folder()
     if folder is None:
         yield {}

@@ -36,7 +36,7 @@ POLL_SECONDS = 0.5
 LINGER_SECONDS = 40.0
 """How long torchrun may take to end once a rank has; it gives the others 30 seconds itself."""
 ORPHAN_SECONDS = 2.0
-"""How long ranks may go on without torchrun before their connections are closed."""
+"""How long ranks may continue without torchrun before their connections are closed."""
 
 
 class RankOutcome(NamedTuple):
@@ -94,12 +94,13 @@ class _Ranks:
 
 
 def perform_together(order: RunOrder, report: Callable[[Any], None]) -> Record | Fault | None:
-    """Does the run by as many ranks as its config requests; returns what ``perform`` returns."""
+    """Does the run with as many ranks as its config requests. Returns a Record, a Fault or None, as ``perform``
+    does."""
     ranks = _Ranks(report)
     with meeting_point(order.spread.host) as meeting, _stop_requests(ranks):
         command = [*_torchrun(order), "-m", "sweeps.process.rank", meeting.address]
         environment = _environment(order) | ({SECRET: meeting.secret} if meeting.secret else {})
-        # A session of its own: the parent passes on the signals that a terminal sends to all processes of a command.
+        # A separate session: the parent passes on the signals that a terminal sends to all processes of a command.
         agent = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
             _supervise(order, ranks, meeting, agent)
@@ -186,7 +187,7 @@ def _stop_requests(ranks: _Ranks) -> Iterator[None]:
 
 
 def import_path() -> str:
-    """Returns the PYTHONPATH by which another process imports what this one can."""
+    """Returns the PYTHONPATH by which another process can import the modules that this one can."""
     return os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
 
 

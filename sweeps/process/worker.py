@@ -47,8 +47,8 @@ def work(order: RunOrder, connection: Connection) -> None:
 
 
 def _run_in_store(order: RunOrder, connection: Connection, store: Store) -> int:
-    """Does the run from where the store has it, and leaves it there. What cannot be put into the store keeps the run
-    from ending: it has failed, and goes on when the command is run again."""
+    """Does the run from its state in the store, and leaves its files there. A run whose files cannot be put into the
+    store has not ended: it has failed, and resumes when the command is run again."""
     key = order.ticket.key
     try:
         store.pull_run(key)
@@ -57,7 +57,7 @@ def _run_in_store(order: RunOrder, connection: Connection, store: Store) -> int:
             store.pull_source(source)
         with store.mirrored(key):
             status = _run(order, connection)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what there is to save is being saved
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the files are being saved already
         if status in (0, INTERRUPTED):
             store.push_run(key)
     except ConfigError as error:

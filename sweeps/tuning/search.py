@@ -1,8 +1,8 @@
 """The search of one arm: which values to try next, the outcomes of those tried, and which were best.
 
-An Optuna study in the ledger's database, so a search that was stopped goes on. TPE (Bergstra et al. 2011) proposes
-values, a round of them at a time, each with a random generator of its own: proposals depend on the earlier rounds
-and on nothing else, not on timing, workers, or where the search was stopped.
+An Optuna study in the ledger's database, so a search that was stopped resumes. TPE (Bergstra et al. 2011) proposes
+values, a round of them at a time, each with its own random generator: proposals depend on the earlier rounds and on
+nothing else, not on timing, workers, or where the search was stopped.
 
 The median rule (Golovin et al. 2017) ends runs early: one whose best value so far is worse than the median of finished
 runs at the same step. It uses runs of earlier rounds alone, so its thresholds are known when a run begins and are
@@ -44,7 +44,7 @@ _STATES = {"finished": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
 
 
 class Budget(NamedTuple):
-    """What every arm may spend: a number of trials, or of training tokens. One of them is None."""
+    """The budget of every arm: a number of trials, or of training tokens. One of them is None."""
 
     trials: int | None = None
     tokens: int | None = None

@@ -1,8 +1,8 @@
-"""Tuning: every arm has a search of its own over the same space, with the same budget.
+"""Tuning: every arm has its own search over the same space, with the same budget.
 
 A trial is an ordinary run: it has a key and a directory, is handed out by the ledger, continues from its checkpoint,
-and is read where it is finished already. Trials are selected by their metric on the validation split, with a seed of
-their own; the reported metric is measured on the test split with the study's seeds.
+and is read where it is finished already. Trials are selected by their metric on the validation split, with a separate
+seed; the reported metric is measured on the test split with the study's seeds.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ PATIENCE = 300.0
 
 class TuningGoal(NamedTuple):
     """The metric that decides, and whether it is minimized or maximized. costs: the names of costs of a record that are
-    minimized beside it, so that a search has a Pareto front in place of a best trial."""
+    minimized with it, so that a search has a Pareto front in place of a best trial."""
 
     metric: str
     direction: Literal["minimize", "maximize"]
@@ -161,7 +161,7 @@ def tune(
 def _searches(
     runs: Path, storage: str | None, study: str, arms: Sequence[SearchedArm], goal: TuningGoal, runner: Runner
 ) -> Iterator[tuple[dict[str, Search], StorageConnection]]:
-    """Opens every arm's search in a database beside the ledger's; yields the searches by arm and the connection.
+    """Opens every arm's search in the database of searches; yields the searches by arm and the connection.
 
     The name of a search holds a hash of all that its numbers depend on except its budget, so that a change of the
     study, the space or the metric begins another one, and another number of ranks or loader processes does not.

@@ -84,9 +84,9 @@ def _from_file(name: str | None) -> dict[str, Plain]:
 def carry_out(config: Config, runner_name: str, runs: Path, wandb_config: WandbConfig) -> Record:
     """Does the run of a config and returns its record. A finished run is read, and uploaded from its files.
 
-    The runs that it starts from are done first, by this agent or, where another one is at it, while it waits. Raises
-    BusyError where another process does the run, ConfigError where one has failed that it starts from, and whatever the
-    run itself raises.
+    The runs that it starts from are done first, by this agent or by another one, for which this one waits. Raises
+    BusyError where another process does the run, ConfigError where a run that it starts from has failed, and the errors
+    of the run itself.
     """
     with quick_imports():
         runner = load_runner(runner_name)
@@ -95,8 +95,8 @@ def carry_out(config: Config, runner_name: str, runs: Path, wandb_config: WandbC
 
 
 def measure_retention(config: Config, measured: Iterable[Config], runner_name: str, runs: Path) -> Iterator[Record]:
-    """Does the runs that measure what a run forgets, before and after it, and yields their records. Finished ones are
-    read. measured: the config of each measurement of the study. Raises the errors of ``carry_out``."""
+    """Does the runs that measure how much a run forgets, before and after it, and yields their records. Finished ones
+    are read. measured: the config of each measurement of the study. Raises the errors of ``carry_out``."""
     with quick_imports():
         runner = load_runner(runner_name)
     for measurement in measured:

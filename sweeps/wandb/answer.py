@@ -30,7 +30,7 @@ __all__ = [
 
 JOB_TYPE = "answer"
 TABLES, PICTURES = "answer", "pictures"
-"""What the names of its tables and pictures begin with."""
+"""The prefixes of the names of its tables and pictures."""
 
 
 class AnswerTable(NamedTuple):
@@ -41,9 +41,10 @@ class AnswerTable(NamedTuple):
 
 
 class StudyAnswer(NamedTuple):
-    """What is shown of an answer.
+    """The parts of an answer that are shown.
 
-    name: of the run. summary and facts: its summary and its config. pictures: PNG files with their captions, by name.
+    name: the name of the answer's run. summary and facts: the run's summary and config. pictures: PNG files with their
+    captions, by name.
     """
 
     name: str
@@ -71,7 +72,7 @@ def send_answer(answer: StudyAnswer, target: WandbTarget, study: str, folder: Pa
     """Sends an answer, or writes it as an offline run below the folder ``wandb`` of a study, and returns whether that
     was necessary: an answer that was sent or written before is not sent again.
 
-    study: the folder of its plan. folder: its path. Raises OSError where it cannot be written, and what wandb raises
+    study: the folder of its plan. folder: its path. Raises OSError where it cannot be written, and the errors of wandb
     where it cannot be sent.
     """
     place, before, digest = place_of(target), read_sent(folder), answer.digest()

@@ -86,7 +86,7 @@ def _key(settings: Any) -> str | None:
 
 
 def _cause(error: BaseException) -> str:
-    """Returns what went wrong below the library of HTTP, in one line."""
+    """Returns the cause of an error of the HTTP library, in one line."""
     text = str(error)
     for sign, cause in (
         ("NameResolution", "its name is not known here"),

@@ -27,14 +27,14 @@ __all__ = [
 ]
 
 UPDATES = ("train/learning_rate", "train/gradient_norm", "train/tokens_per_second", "train/peak_memory_bytes")
-"""What runs send of their updates (``wandb_logging``)."""
+"""The metrics of updates that runs send (``wandb_logging``)."""
 
 
 class ShownAnswer(NamedTuple):
-    """What a dashboard shows of the answer of a study.
+    """The parts of the answer of a study that a dashboard shows.
 
     first: paragraphs of Markdown that answer the question, or say that the answer is pending. further: the rest of the
-    report, likewise. tables and pictures: the names of those that the run of the answer holds.
+    report, likewise. tables and pictures: the names of the tables and pictures in the run of the answer.
     """
 
     first: Sequence[str]
@@ -106,13 +106,14 @@ def write_views(folder: Path, definition: dict[str, Plain]) -> tuple[Path, Path]
 
 
 def _model_of(view: Any) -> Any:
-    """Returns what W&B saves of a workspace or a report: the only form in which it can be written to a file."""
+    """Returns the model of a workspace or a report, as W&B saves it: the only form in which it can be written to a
+    file."""
     return view._to_model()
 
 
 def build(definition: dict[str, Plain], target: WandbTarget, folder: Path, say: Callable[[str], None]) -> None:
     """Creates workspace and report on W&B, or updates those that were created from this folder of a study, and prints
-    their addresses. Raises what wandb raises where they cannot be saved."""
+    their addresses. Raises the errors of wandb where they cannot be saved."""
     import wandb
 
     place, before = place_of(target), read_sent(folder)
@@ -132,7 +133,8 @@ def build(definition: dict[str, Plain], target: WandbTarget, folder: Path, say: 
 
 
 def _updated_workspace(address: str, content: Any) -> Any:
-    """Returns the workspace at an address with the content of another one, or that one where it was deleted."""
+    """Returns the workspace at an address with the content of another one, or that other one if the first was
+    deleted."""
     import wandb_workspaces.workspaces as workspaces
 
     try:

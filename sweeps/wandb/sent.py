@@ -1,4 +1,5 @@
-"""What was sent of a study to W&B: the same answer is not sent twice, and workspace and report are updated in place."""
+"""Notes of the parts of a study that were sent to W&B, so that the same answer is not sent twice, and workspace and
+report are updated in place."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ __all__ = ["OFFLINE", "SentViews", "place_of", "read_sent", "write_sent"]
 
 FILE = "sent.json"
 OFFLINE = "offline"
-"""The place of what is written for a later ``wandb sync``."""
+"""The place of views that are written for a later ``wandb sync``."""
 
 
 class SentViews(NamedTuple):
-    """What one place holds of a study: the digest of its answer, the address of its workspace, the id of its report;
-    empty for what was not sent."""
+    """The views of a study at one place: the digest of its answer, the address of its workspace, the id of its report;
+    empty for views that were not sent."""
 
     answer: str = ""
     workspace: str = ""
@@ -35,8 +36,8 @@ def place_of(target: WandbTarget) -> str:
 
 
 def read_sent(folder: Path) -> dict[str, SentViews]:
-    """Returns by place what was sent of the study of a folder; a file that is missing or damaged holds nothing, since
-    sending again does no harm."""
+    """Returns by place the views that were sent of the study of a folder. A file that is missing or damaged counts as
+    empty, since sending again does no harm."""
     try:
         places = json.loads((folder / "wandb" / FILE).read_text(encoding="utf-8"))
         return {place: SentViews(**sent) for place, sent in places.items()}
@@ -45,6 +46,6 @@ def read_sent(folder: Path) -> dict[str, SentViews]:
 
 
 def write_sent(folder: Path, places: Mapping[str, SentViews]) -> None:
-    """Writes what was sent. Raises OSError where the folder cannot be written."""
+    """Writes the views that were sent, by place. Raises OSError where the folder cannot be written."""
     (folder / "wandb").mkdir(parents=True, exist_ok=True)
     write_json(folder / "wandb" / FILE, {place: sent._asdict() for place, sent in places.items()})

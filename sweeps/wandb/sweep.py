@@ -63,7 +63,7 @@ def _sweep(
 ) -> dict[str, Plain]:
     return {
         "name": name,
-        "program": "ablations",  # W&B requires one; the command is what is run
+        "program": "ablations",  # W&B requires one, but runs the command
         "method": method,
         "metric": dict(metric),
         "parameters": dict(parameters),

@@ -1,4 +1,4 @@
-"""A spec is checked when it is made: whatever is wrong in it is one line that names the place."""
+"""A spec is checked when it is made: each fault is one line that names the place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies from Python: what is trained, resumed and returned as a DataFrame, on the stand-in."""
+"""Studies from Python are trained, resumed and returned as a DataFrame, on the stand-in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command as a person types it, in processes of its own, on the stand-in."""
+"""The command as a person types it, in separate processes, on the stand-in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What W&B shows of a study: the answer as a run, a workspace and a report, online by a stand-in of W&B's API."""
+"""The parts of a study that W&B shows: the answer as a run, a workspace and a report, online by a stand-in of W&B's
+API."""
 
 from __future__ import annotations
 

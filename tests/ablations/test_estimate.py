@@ -61,7 +61,7 @@ def finish(runs: Path, key: str, seconds: float, rate: float, measuring: float =
 
 
 def without_the_rest(seconds: dict[str, float]) -> dict[str, float]:
-    """Takes away what every run that was not finished is expected to need beside its training."""
+    """Subtracts the time that every unfinished run is expected to need in addition to its training."""
     return {key: value - SECONDS_BESIDE_TRAINING for key, value in seconds.items()}
 
 

@@ -1,4 +1,4 @@
-"""What planning a study reads from outside of the suite, whose change makes a plan that was kept void, on the
+"""The inputs from outside of the suite that planning a study reads, and whose change makes a stored plan void, on the
 stand-in."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FILES = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The working folder of a study, with what the study reads."""
+    """The working folder of a study, with the files that the study reads."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)

@@ -200,7 +200,7 @@ def test_a_study_that_a_pilot_planned_has_seeds_of_its_own_and_keeps_them(
     assert plan.protocol.endswith(", 2 seeds from seed 6 on")
     assert "Worse than the baseline: memory=0" in " ".join(capsys.readouterr().out.split())
     page = runs / "studies/memory/report/report.md"
-    assert "Before these seeds: seeds 0 to 5, of which the study does not say what they were." in page.read_text()
+    assert "Before these seeds: seeds 0 to 5, which the study does not describe." in page.read_text()
     study.write_text(STUDY.replace("4, 6)", "4, 6, first_seed=6, pilot='seeds 0 to 5 had half of the steps')"))
     assert main(["run", *words]) == 0
     assert "Before these seeds: seeds 0 to 5 had half of the steps." in page.read_text()

@@ -114,7 +114,7 @@ def test_a_study_trains_them_after_its_runs_and_once(folder: Path, capsys: pytes
     assert {finishes(runs / run.key) for run in rates.runs} == {1} == {finishes(runs / run.of) for run in rates.runs}
     assert len({run.key for run in rates.runs} | {run.of for run in rates.runs}) == 12
     assert main(words) == 0
-    assert {finishes(runs / run.key) for run in rates.runs} == {1}, "what has finished is not trained again"
+    assert {finishes(runs / run.key) for run in rates.runs} == {1}, "finished runs are not trained again"
     assert "## The arms at other learning rates" in (runs / "studies/batches/report/report.md").read_text()
     assert main(["clean", str(path), "--runs", str(runs)]) == 0
     assert not any((runs / run.key / "checkpoint.ckpt").exists() for run in rates.runs)

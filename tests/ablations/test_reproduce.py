@@ -1,4 +1,4 @@
-"""Published runs are repeated by today's code and set beside what is published, on the stand-in."""
+"""Today's code repeats published runs, and both results are shown next to each other, on the stand-in."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ABLATION = Ablation(
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns the file of a study that is published below ``published`` with what its runs give."""
+    """Returns the file of a study that is published below ``published`` with the results of its runs."""
     monkeypatch.setattr(report, "draw_figures", lambda *arguments: {})
     monkeypatch.setattr(report, "_write_other_formats", lambda *arguments: None)
     path, runs = tmp_path / "memory.py", tmp_path / "runs"

@@ -1,4 +1,4 @@
-"""What is published of a study is restored where the study goes on, on the stand-in."""
+"""The published runs of a study are restored where the study is resumed, on the stand-in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What networks could do before is measured once for each start and after each run, and changes nothing of the runs."""
+"""The earlier abilities of networks are measured once for each start and after each run, and this changes nothing of
+the runs."""
 
 from __future__ import annotations
 

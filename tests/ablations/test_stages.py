@@ -88,7 +88,7 @@ def test_stages_of_seeds_that_are_left_out_are_left_out() -> None:
 
 
 def test_a_stage_is_not_done_for_runs_that_have_finished() -> None:
-    """As those that were restored from what is published."""
+    """As runs that were restored from a publication."""
     whole = planned()
     own = whole.plan.by_key()
     rows = [
@@ -200,7 +200,7 @@ def test_runs_whose_first_stage_fails_fail_with_its_reason_and_are_done_when_it_
     assert stages[0] == first and finishes(runs / plan.arms[2].runs[0].key) == 1
     assert records[stages[1]]["reason"] == f"its source {first} failed: RuntimeError: something broke"
     assert records[plan.arms[0].runs[0].key]["reason"].startswith(f"its source {stages[1]} failed: its source {first}")
-    assert run(path, runs) == 1, "what cannot be done is not tried for ever"
+    assert run(path, runs) == 1, "runs that cannot be done are not tried for ever"
     assert "something broke" in capsys.readouterr().out
     (runs / first / "record.json").unlink()
     (runs / first / "healed").touch()

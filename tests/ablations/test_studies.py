@@ -107,7 +107,7 @@ def test_the_battery_has_every_kind_of_mixer_on_every_task_and_its_metric_is_the
 
 
 def test_the_parts_of_xlnet_are_measured_alike() -> None:
-    """The same symbols are hidden, each is told from those that are not, and in the same segments."""
+    """The same symbols are hidden, each is predicted from the visible ones, and in the same segments."""
     configs = study("xlnet_components").resolve("demo").configs
     measured = {
         (c.task.measured_order, c.task.segment_length, c.data.length, c.data.measured_noise) for c in configs.values()

@@ -1,4 +1,4 @@
-"""What the demos of studies say that arms can know follows from what their networks see."""
+"""The knowledge that the demos of studies ascribe to arms follows from the positions that their networks see."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def demo(name: str) -> dict[str, Any]:
 
 
 def blocks_of_the_first(config: Any) -> int:
-    """Returns how many blocks reach the first one, which keeps what it has, through all layers of an encoder."""
+    """Returns how many blocks reach the first one through all layers of an encoder; the first block keeps everything
+    that has reached it."""
     length = torch.tensor([config.data.source.length + 1])
     sees_by_layer = []
     for layer in range(config.model.depth):

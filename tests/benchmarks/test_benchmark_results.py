@@ -1,4 +1,4 @@
-"""Where the numbers of a benchmark are kept, and what they say of the machine."""
+"""Where the numbers of a benchmark are stored, and how they describe the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of decoding: every way writes what the first one writes."""
+"""The benchmark of decoding: every way writes the same text as the first one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The adaptive softmax in fixed shapes computes what the library's does."""
+"""The adaptive softmax in fixed shapes computes the same as the library's."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ for module in sorted(modules):
 
 @pytest.mark.slow
 def test_with_the_wheels_the_machine_has_all_that_jobs_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the metadata of what is installed here, in a process that finds no other package."""
+    """By the metadata of the packages that are installed here, in a process that finds no other package."""
 
     def metadata_of(name: str, requirements: Iterable[Requirement]) -> Mapping[str, Any]:
         try:
@@ -156,7 +156,7 @@ def test_with_the_wheels_the_machine_has_all_that_jobs_import(monkeypatch: pytes
     modules = {*NEEDED, "benchmarks.gpu.session", "conftest", "resumable"} | {job.module for job in jobs()}
     modules |= {Path(test).stem for test in (*CONTRACTS, *GPU_TESTS)}
     on_machine, waiting = {*missing, "torch"}, [*present]
-    while waiting:  # what is there has what it needs, in the version that is there
+    while waiting:  # present packages have their requirements, in the present version
         name = waiting.pop()
         on_machine.add(name)
         needs = [need for need in metadata_of(name, ())["requires_dist"] if "extra" not in need]

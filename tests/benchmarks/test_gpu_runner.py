@@ -1,4 +1,4 @@
-"""The kit for a borrowed GPU: jobs have limits, calls go on where the last one ended, what travels is complete."""
+"""The kit for a borrowed GPU: jobs have limits, calls resume where the last one ended, and all needed files travel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ elif what == "surroundings":
     json.dump(answer, open(f"{work}/measured.json", "w"))
 elif what == "fail":
     sys.exit("the last line of the error")
-elif what == "hang":  # with a process of its own, as a study has
+elif what == "hang":  # with a separate process, as a study has
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     open(f"{work}/child.txt", "w").write(str(child.pid))
     time.sleep(60)

@@ -1,4 +1,4 @@
-"""Layers that fail are recorded and stop nothing; what was measured is on disk; kernels compute what ours compute."""
+"""Layers that fail are recorded and stop nothing; measurements are on disk; kernels compute the same as ours."""
 
 from __future__ import annotations
 

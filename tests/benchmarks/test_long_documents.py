@@ -1,4 +1,4 @@
-"""Subquadratic mixers are those whose FLOPs say so, and the power of a growth is that of what was measured."""
+"""Subquadratic mixers are those whose FLOPs say so, and the power of a growth is that of the measured values."""
 
 from __future__ import annotations
 

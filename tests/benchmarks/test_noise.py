@@ -1,4 +1,4 @@
-"""Seconds to a decided comparison follow from spread and time, and a study has to say what is to be decided."""
+"""Seconds to a decided comparison follow from spread and time, and a study has to state the margin of a decision."""
 
 from __future__ import annotations
 

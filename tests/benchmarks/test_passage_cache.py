@@ -1,5 +1,5 @@
-"""The benchmark of encoded passages: ratios of times by a clock of the test, what is read, and bytes and scores of each
-precision."""
+"""The benchmark of encoded passages: ratios of times by a clock of the test, the states that are read, and bytes and
+scores of each precision."""
 
 from __future__ import annotations
 

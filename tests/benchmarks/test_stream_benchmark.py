@@ -1,4 +1,5 @@
-"""The benchmark of streams reads what it writes, compares resumes exactly, and prints tables that fit a terminal."""
+"""The benchmark of streams reads the corpora that it writes, compares resumes exactly, and prints tables that fit a
+terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every mode of the Transformer-XL benchmark computes what eager does, and the check would notice where one did not."""
+"""Every mode of the Transformer-XL benchmark computes the same as eager mode, and the check would notice a mode that
+did not."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def test_an_update_that_is_captured_waits_for_no_device_and_one_of_eager_does() 
 
 @pytest.mark.slow
 def test_an_update_that_is_compiled_computes_what_eager_does() -> None:
-    """Compiled without it, a network computes what a run does with ``training.compile``."""
+    """A network that is compiled without the update computes the same as a run with ``training.compile``."""
     torch.compiler.reset()
     result = compare_with_eager(Mode.COMPILED_GRAPHS)
     torch.compiler.reset()

@@ -165,7 +165,7 @@ class Deaf(Adapter):
 
 
 class UncountedConfig(FeedForwardConfig, kind="uncounted"):
-    """Counts the FLOPs of its maps, and not those of what adapters add to them."""
+    """Counts the FLOPs of its maps, and not those of their adapters."""
 
     def build(self, shape: Any) -> FeedForward:
         return Uncounted(self, shape)
@@ -207,7 +207,7 @@ class ForgetfulModel(LanguageModel):
 
 
 class LabelReaderConfig(ClassificationConfig, kind="label_reader"):
-    """Adds the label to what it predicts."""
+    """Adds the label to its prediction."""
 
     def head(self) -> PooledHeadConfig:
         return LabelCopyConfig(pooling=self.pooling)
@@ -292,7 +292,7 @@ class FirstGroup(torch.optim.SGD):
 
 
 class StubbornConfig(SGDConfig, kind="stubborn"):
-    """Keeps a rate and a momentum of its own, which no schedule and no checkpoint knows."""
+    """Keeps a separate rate and momentum, which no schedule and no checkpoint knows."""
 
     def build(self, network: nn.Module) -> torch.optim.Optimizer:
         return Stubborn([p for p in network.parameters() if p.requires_grad], lr=self.learning_rate)
@@ -538,7 +538,7 @@ class SilentConfig(MixerConfig, kind="silent"):
 
 
 class GreedyConfig(CompressionConfig, kind="greedy"):
-    """Halves every matrix, whatever it is to compress."""
+    """Halves every matrix of the network, also those that it is not to compress."""
 
     def build(self, task: nn.Module) -> Compression:
         return Halves(matrices_of(task, ("network",)))
@@ -620,8 +620,8 @@ FAULTS: Mapping[str, tuple[Any, str, str]] = {
     ),
     "field that no layer reads": (DeadFieldConfig, "every field has an effect", "no effect on training: layer_decay"),
     "one rate for all groups": (FirstGroupConfig, "follows groups", "read lr of each group in every step"),
-    "rate of its own": (StubbornConfig, "learning rate has a hold", "read group['lr'] in every step"),
-    "moments of its own": (StubbornConfig, "resumes as if never stopped", "hold all moments in optimizer.state"),
+    "separate rate": (StubbornConfig, "learning rate has a hold", "read group['lr'] in every step"),
+    "separate moments": (StubbornConfig, "resumes as if never stopped", "hold all moments in optimizer.state"),
     "first update": (LostStepConfig, "finite at every step", "count from step + 1"),
     "peak": (LostStepConfig, "warms up to its peak", "so learning_rate is not that of the peak; divide by it"),
     "schedule that counts": (LostStepConfig, "resumes as if never stopped", "compute it from step"),

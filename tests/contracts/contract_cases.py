@@ -1,4 +1,4 @@
-"""What the contract tests run on: a few small configs of every kind of every table.
+"""The cases of the contract tests: a few small configs of every kind of every table.
 
 A kind that has none fails ``test_every_kind_has_a_case``: add a line here with the kind.
 """
@@ -189,7 +189,8 @@ ENCODING_CASES: Sequence[EncodingConfig] = (
     LearnedRelativeConfig(buckets=8, max_distance=9, share_layers=False),
 )
 FEW_ENCODINGS: Sequence[EncodingConfig] = (RotaryConfig(), XLConfig(), ShawConfig(distance=2))
-"""What mixers other than plain attention are tried with: they share its executor, which is tried with all."""
+"""The encodings that mixers other than plain attention are tried with: they share its executor, which is tried with
+all."""
 
 POSITION_CASES = (
     SinusoidalConfig(),
@@ -262,7 +263,7 @@ CASES: Mapping[str, tuple[Mapping[str, type[Config]], Sequence[Config]]] = {
 LONG = 300
 """More than a block of queries, and no multiple of one."""
 MAX_LENGTH = 304
-"""What mixers of a fixed length are built for: no test reads more."""
+"""The length for which mixers of a fixed length are built: no test reads more."""
 
 
 class Case(NamedTuple):
@@ -284,7 +285,7 @@ class Case(NamedTuple):
     @property
     def modes(self) -> list[Mode]:
         """The modes of mixing a sequence with itself that are promised; "permuted", for which the context gives a
-        pattern, has tests of its own in ``test_two_streams``."""
+        pattern, has separate tests in ``test_two_streams``."""
         return [mode for mode in self.config.promises().modes if mode not in ("permuted", "cross")]
 
     @property
@@ -367,7 +368,7 @@ def first_of_each_kind(cases: Sequence[Case]) -> dict[str, Case]:
 
 
 KINDS: Mapping[str, Case] = first_of_each_kind(variants("none"))
-"""The first case of every kind of mixer that has one: for what the mixer's own fields do not change."""
+"""The first case of every kind of mixer that has one: for behaviour that the mixer's own fields do not change."""
 
 
 def promises(case: Case, promise: Promise) -> bool:

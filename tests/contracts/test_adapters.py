@@ -1,5 +1,5 @@
-"""Adapters in every family, stack and mixer: they start as nothing, all of them learn, costs count them, and what has
-no place for one is refused by name."""
+"""Adapters in every family, stack and mixer: they start as nothing, all of them learn, costs count them, and networks
+without a place for one are refused by name."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def test_the_auxiliary_loss_of_a_compression_reads_adapted_maps_and_trains_none(
 
 
 class UpperConfig(LanguageModelConfig, kind="upper"):
-    """Has an adapter in its last layer alone, whatever the kind."""
+    """Has an adapter of any kind in its last layer alone."""
 
     def build_adapter(self, name: Any, sublayer: nn.Module, shape: Shape) -> Adapter | None:
         return super().build_adapter(name, sublayer, shape) if shape.layer == shape.depth - 1 else None

@@ -1,4 +1,4 @@
-"""Language models of rows in both directions: who sees whom, their loss by the definition, and what is reported."""
+"""Language models of rows in both directions: who sees whom, their loss by the definition, and the reported metrics."""
 
 from __future__ import annotations
 

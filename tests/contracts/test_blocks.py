@@ -1,4 +1,4 @@
-"""Blocks and stacks keep what mixers promise: decoder blocks do not leak, stacks thread one state for each step."""
+"""Blocks and stacks keep the promises of mixers: decoder blocks do not leak, stacks thread one state for each step."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_a_norm_after_the_sum_is_refused_where_layers_are_reversed(norm: Norm) -
 
 @pytest.mark.parametrize("case", KINDS.values(), ids=KINDS)
 def test_every_mixer_is_reversed_to_the_gradients_of_kept_activations(case: Case) -> None:
-    """With dropout and losses of its own, from one random seed."""
+    """With dropout and the mixer's own losses, from one random seed."""
     dropout = {"dropout": 0.3} if "dropout" in field_types(type(case.config)) else {}
     block, shape = BlockConfig(mixer=case.config.override(dropout), dropout=0.2), SHAPE._replace(depth=3, shared={})
     x, ctx = noise(2, 11, DIM), context(2, 11, case.mode == "causal")
@@ -318,7 +318,7 @@ def test_groups_that_do_not_divide_the_depth_are_refused() -> None:
 
 
 def test_the_first_norm_alone_is_left_out_and_no_norm_has_a_bias() -> None:
-    """arXiv:2412.13663, section 2.1.1: what the first mixer reads then is what the stack reads."""
+    """arXiv:2412.13663, section 2.1.1: the first mixer then reads the input of the stack as it is."""
     config = EncoderConfig(dim=DIM, heads=HEADS, depth=3, first_norm=False, norm_bias=False, embedding_norm=True)
     network = config.build(probe_data(11, 6))
     norms = {name for name, module in network.named_modules() if isinstance(module, nn.LayerNorm)}
@@ -342,7 +342,7 @@ def test_a_cross_mixer_is_not_a_self_mixer() -> None:
 
 
 def test_what_a_sublayer_adds_comes_through_an_output_projection() -> None:
-    """Its weights start smaller in a deeper network. A star has none: what it adds is normalised."""
+    """Its weights start smaller in a deeper network. A star has none: its output is normalised."""
     for config in (*MIXER_CASES, *FEEDFORWARD_CASES):
         projections = [module for module in config.build(SHAPE).modules() if isinstance(module, OutputProjection)]
         assert bool(projections) != isinstance(config, StarConfig), name(config)

@@ -1,5 +1,5 @@
-"""Decoders of every mixer that streams: read symbol by symbol they say what they say of a whole target, and what was
-made of a source once serves every symbol."""
+"""Decoders of every mixer that streams: read symbol by symbol they give the same outputs as for a whole target, and
+states that were made of a source once serve every symbol."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STREAMING = [
     for case in variants("with attention")
     if promises(case, "streams") and "causal" in case.modes and (case in KINDS.values() or case.encoded)
 ]
-"""One case of each kind, and every encoding: that each case streams is what mixers promise by themselves."""
+"""One case of each kind, and every encoding: tests of mixers alone prove that each case streams."""
 
 
 def network_of(**fields: Any) -> EncoderDecoder:
@@ -60,8 +60,8 @@ def test_a_target_read_symbol_by_symbol_says_what_it_says_whole(case: Case) -> N
 
 @pytest.mark.parametrize("function", ["convolution", "mean", "most_used"])
 def test_a_memory_that_compresses_is_exact_until_something_leaves_it(function: str) -> None:
-    """Whole, a target is one segment, and nothing has left the memory before it is through; symbol by symbol, what is
-    older than the memory is seen compressed."""
+    """Whole, a target is one segment, and nothing has left the memory before it is through; symbol by symbol, symbols
+    older than the memory are seen compressed."""
     auxiliary = "attention_reconstruction" if function == "convolution" else "none"
     fields = {"memory": 6, "compressed_memory": 2, "rate": 3, "function": function, "auxiliary": auxiliary}
     network, (source, padding_mask, target) = network_of(decoder_mixer=CompressiveConfig.from_dict(fields)), texts()
@@ -122,8 +122,8 @@ def test_while_gradients_are_on_a_source_is_read_anew(case: Case) -> None:
     ],
 )
 def test_hypotheses_read_the_source_of_their_row(case: Case, stack: str) -> None:
-    """As if it were copied for each of them; and go on in whatever order, with the rows that are left. Every mixer is
-    tried in one stack and every stack with one mixer, for neither looks into the other's state."""
+    """As if it were copied for each of them; and they continue in any order, with the rows that are left. Every mixer
+    is tried in one stack and every stack with one mixer, for neither looks into the other's state."""
     network = network_of(cross_mixer=case.config, decoder_mixer={"kind": "attention", "encoding": "xl"}, stack=stack)
     source, padding_mask, _ = texts()
     target = torch.randint(1, 11, (3 * 4, 7))

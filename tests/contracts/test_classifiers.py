@@ -31,14 +31,14 @@ def rows(lengths: tuple[int, ...]) -> LabelledBatch:
 @mixers("bidirectional", encodings="none")
 def test_a_row_is_classified_alike_in_any_company(case: Case) -> None:
     """By the mean of a row, which padding would change; by its first position where the mixer is plain attention, for a
-    mixer does not know what is read of it."""
+    mixer does not know which of its outputs are read."""
     for pooling in ("mean", "first") if case.config == AttentionConfig() else ("mean",):
         check_company(case, pooling)
 
 
 def check_company(case: Case, pooling: str) -> None:
     torch.manual_seed(0)
-    # Positions tell equal symbols apart: among equal scores, rounding would choose what top-k keeps.
+    # Positions tell equal symbols apart: among equal scores, rounding would choose the keys that top-k keeps.
     model = EncoderConfig(dim=DIM, heads=HEADS, depth=1, mixer=case.config, dropout=0.0, positions=SinusoidalConfig())
     config = ClassificationConfig.from_dict({"kind": "classification", "pooling": pooling})
     task = placed(config.build(model, DATA, TrainingConfig(device="cpu")).double())

@@ -1,9 +1,10 @@
 """Under ``torch.compile`` every mixer gives the numbers that it gives without, forward and backward.
 
-On a CPU the graphs that are caught run operation by operation: what is ours is what is caught, and where it breaks off.
-Of one network, cut into pieces, the graph of the backward pass is caught as well. Generated code for all would take ten
-minutes: on a CPU a run proves it (``test_a_compiled_network_computes_the_same``), on CUDA all kinds do. None is left
-out: an LSTM, which is one kernel, breaks the graph in two, and what stands around it is compiled.
+On a CPU the graphs that are caught run operation by operation: the suite determines which operations are caught, and
+where a graph breaks off. Of one network, cut into pieces, the graph of the backward pass is caught as well. Generated
+code for all would take ten minutes: on a CPU a run proves it (``test_a_compiled_network_computes_the_same``), on CUDA
+all kinds do. None is left out: an LSTM, which is one kernel, breaks the graph in two, and the operations around it are
+compiled.
 """
 
 from __future__ import annotations

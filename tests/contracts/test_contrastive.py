@@ -1,4 +1,5 @@
-"""Rows are compared with what is hidden in them and in others, by the definitions, and over ranks as in one process."""
+"""Rows are compared with the spans that are hidden in them and in others, by the definitions, and over ranks as in one
+process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a mixer says that a decoder has to hold is what its outputs depend on, and what its own state has."""
+"""The numbers that a decoder has to hold according to its mixer are those that later outputs depend on, and those in
+the mixer's own state."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """DeFormer: rows of two texts against both texts read alone, states of passages computed before, for every mixer,
-encoding and stack; its start from the weights of an encoder, and what it refuses."""
+encoding and stack; its start from the weights of an encoder, and the configs that it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every decoder under every noise: no symbol is predicted from itself, and what is hidden is nowhere to be read."""
+"""Every decoder under every noise: no symbol is predicted from itself, and hidden symbols can be read nowhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SYMBOLS = DenoisingSymbols(VOCABULARY, MASK, 41, np.arange(43, 48), np.arange(WO
 MODEL = EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=1, positions=SinusoidalConfig(restart="document"))
 DAMAGING = sorted(CORRUPTIONS)
 HIDING = ("mass", "span_corruption", "prefix_lm", "lm")
-"""The noises whose targets are nothing but what the encoder does not read."""
+"""The noises whose targets are only symbols that the encoder does not read."""
 
 
 def described(kind: str) -> PairDescription:

@@ -1,4 +1,4 @@
-"""What is computed on a device stays there: every mixer and search on one that stands in for CUDA, see
+"""Results that are computed on a device stay there: every mixer and search on one that stands in for CUDA, see
 ``pretended_device``, where a tensor that the library left on the CPU meets one that lies elsewhere. Tasks are in
 ``test_task_waits``."""
 
@@ -36,7 +36,7 @@ def _a_device() -> Iterator[None]:
 
 
 def to_device(tree: Any) -> Any:
-    """Every tensor of a tree, copied to the device; what gradients were asked of asks for them there."""
+    """Every tensor of a tree, copied to the device; a copy requires gradients where its original does."""
 
     def move(leaf: Any) -> Any:
         return leaf.detach().to(DEVICE).requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf

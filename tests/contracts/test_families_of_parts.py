@@ -1,5 +1,5 @@
 """Families from outside of the library whose networks are parts put together: two networks that share embeddings, a
-student beside its teacher."""
+student with its teacher."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Each field of each config is given another value, found from its type or listed, in a small network whose weights are a
 function of their names alone; then outputs, gradients, parameters, their initial values, states or FLOPs must differ.
-Fields that change outputs by rounding alone (``Rounding``) are left to tests of their own.
+Fields that change outputs by rounding alone (``Rounding``) are left to separate tests.
 """
 
 from __future__ import annotations
@@ -228,8 +228,8 @@ def network_of(config: Config) -> ModelConfig:
 
 @cache
 def observe(config: ModelConfig) -> dict[str, Any]:
-    """All that a user could see of a network. What one field's test looks at, another's starts from: it is computed
-    once."""
+    """All that a user could see of a network. It is computed once, because tests of several fields compare with the
+    same network."""
     torch.manual_seed(0)
     network = config.build(probe_data(VOCABULARY, LENGTH)).double()
     observed: dict[str, Any] = {f"initial {key}": value.clone() for key, value in network.named_parameters()}
@@ -255,7 +255,7 @@ def observe(config: ModelConfig) -> dict[str, Any]:
 
 
 def run(network: nn.Module) -> tuple[list[Tensor], list[Tensor], dict[str, Tensor]]:
-    """Outputs, what the state holds, and the last named losses, for symbols that are always the same."""
+    """Outputs, the tensors of the state, and the last named losses, for symbols that are always the same."""
     symbols = torch.arange(3 * LENGTH).view(1, -1) * 7 % VOCABULARY
     match network:
         case LanguageModel():

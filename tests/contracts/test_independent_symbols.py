@@ -1,5 +1,5 @@
-"""Nothing is learned from symbols that are independent of each other: on fresh rows no loss falls below what chance
-allows, for every objective of pretraining and the data that it reads. Where targets can be read, it does."""
+"""Nothing is learned from symbols that are independent of each other: on fresh rows no loss falls below the level of
+chance, for every objective of pretraining and the data that it reads. Where targets can be read, it does."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ XLNET = ENCODER | {"query_stream": "learned", "mixer": {"kind": "attention", "en
 PAIRS = {"kind": "encoder_decoder", "dim": 16, "heads": 2, "depth": 1, "positions": "sinusoidal"}
 HIDDEN = {"kind": "mask_tokens", "rate": 0.25, "unchanged": 0.0, "replaced": 0.0}
 ONE = {"kind": "mask_spans", "rate": 0.07, "unchanged": 0.0, "replaced": 0.0}
-"""Hides one word of a row, so that its n-gram is not told by how many are hidden."""
+"""Hides one word of a row, so that the number of hidden words does not reveal its n-gram."""
 SHOWN = {"data.noise.unchanged": 1.0}
 """All that is to be predicted stands in the row."""
 
 
 class Objective(NamedTuple):
-    """What is trained, the least values of its metrics, and the changes by which its targets can be read; those of an
-    encoder-decoder can be read where its inputs are not shifted."""
+    """A network and its task, the least values of its metrics, and the changes by which its targets can be read;
+    targets of an encoder-decoder can be read where its inputs are not shifted."""
 
     model: dict[str, Any]
     task: dict[str, Any]
@@ -73,7 +73,7 @@ def entropy(probability: float) -> float:
 
 def replaced_by_any(symbols: int) -> float:
     """The least nats of a symbol of telling whether it was replaced, where some words of a line are hidden and any of
-    so many symbols is drawn for each: one that is no word is known, and the others are all alike."""
+    ``symbols`` symbols is drawn for each: one that is no word is known, and the others are all alike."""
     hidden, others = round(HIDDEN["rate"] * WORDS_OF_LINE), 1 - WORDS / symbols
     total = 0.0
     for known in range(hidden + 1):

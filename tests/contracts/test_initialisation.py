@@ -1,4 +1,4 @@
-"""What a module's weights start from depends on its name, its shape and the seed, and on nothing else."""
+"""The initial weights of a module depend on its name, its shape and the seed, and on nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_networks_of_one_seed_start_alike_wherever_their_parts_have_the_same_nam
     reseeded = start(plain, seed=1)
     assert all(not torch.allclose(first[name], reseeded[name]) for name in random)
     values = [first[name].flatten()[:16] for name in random]
-    assert torch.stack(values).unique(dim=0).size(0) == len(random), "each part has numbers of its own"
+    assert torch.stack(values).unique(dim=0).size(0) == len(random), "each part has its own numbers"
 
 
 def test_no_mixer_starts_from_what_others_have_drawn_before_it() -> None:

@@ -82,7 +82,7 @@ def test_hidden_symbols_are_predicted_alike_in_any_company(case: Case) -> None:
         for row in range(len(LENGTHS)):
             alone = one(batch, row)
             same(task.evaluation_output(alone), symbols[2 * row : 2 * row + 2], exact=1e-7)
-            if case.config.kind == "attention":  # what is read of the first position alone, others need not keep
+            if case.config.kind == "attention":  # others need not keep the output of the first position alone
                 same(related(task, alone), relations[row : row + 1], exact=1e-7)
 
 
@@ -96,7 +96,7 @@ def test_the_loss_is_that_of_chosen_symbols_and_of_relations_by_their_own_number
 
 
 def test_a_detached_relation_trains_its_head_alone() -> None:
-    """The network learns what it would without a relation, and the head what it would at that network."""
+    """The network learns the same as without a relation, and the head the same as on that network."""
     gradients = {}
     for detached, weight in ((True, 1.0), (True, 3.0), (False, 3.0)):
         config = MaskedLMConfig(detach_relation=detached, relation_weight=weight)

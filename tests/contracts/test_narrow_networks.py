@@ -1,4 +1,4 @@
-"""A sublayer of some heads or channels of a wider one computes what that one does with the others at zero."""
+"""A sublayer of some heads or channels of a wider one computes the same as the wider one with the others at zero."""
 
 from __future__ import annotations
 

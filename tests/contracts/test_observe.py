@@ -1,4 +1,4 @@
-"""What a trained network is seen to do."""
+"""The behaviour of a trained network, as it is observed."""
 
 from __future__ import annotations
 

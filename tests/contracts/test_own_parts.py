@@ -1,6 +1,6 @@
-"""Our own parts of every table keep what ``check-plugin`` asks of parts from outside.
+"""Our own parts of every table pass the checks of ``check-plugin`` for parts from outside.
 
-Mixers, and the gates and fields of networks, have tests of their own; here are the checks that have no other."""
+Mixers, and the gates and fields of networks, have separate tests; here are the checks without another test."""
 
 from __future__ import annotations
 

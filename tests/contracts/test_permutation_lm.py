@@ -109,7 +109,7 @@ def test_a_prediction_depends_on_the_symbols_before_it_alone(model: EncoderConfi
 
 
 def test_the_loss_is_the_mean_over_symbols_that_are_each_predicted_alone() -> None:
-    """A query by itself among the tokens gives what it gives beside others."""
+    """A query by itself among the tokens gives the same output as next to others."""
     task, batch = permutation_lm(ABSOLUTE), rows(LENGTHS)
     read, nats = ordered_rows(batch, "targets"), []
     assert torch.equal(read.symbols[:, (1, 3)], batch.targets[:, (1, 3)]), "nothing is hidden"
@@ -253,7 +253,8 @@ def test_what_is_predicted_in_one_segment_is_remembered_in_the_next_and_never_kn
 def test_without_an_order_no_prediction_sees_another_one_in_memory_either(
     fields: dict[str, Any], directions: str
 ) -> None:
-    """One symbol that is predicted is changed, and nothing moves; one that the input shows moves what reads it."""
+    """One symbol that is predicted is changed, and nothing moves; one that the input shows moves the outputs that read
+    it."""
     task, places = recurrent(directions=directions, **fields).eval(), (1, 3, 5, 6, 10)
     batch = many(8, torch.tensor(places))
     batch = batch._replace(inputs=torch.where(batch.targets == IGNORED, batch.inputs, DATA.mask))

@@ -1,4 +1,5 @@
-"""Whether phrases were replaced is predicted from the vectors beside them, and counts beside hidden symbols."""
+"""Whether phrases were replaced is predicted from the vectors next to them, and counts in addition to hidden
+symbols."""
 
 from __future__ import annotations
 

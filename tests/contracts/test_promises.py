@@ -1,4 +1,4 @@
-"""What every mixer promises, with every encoding: no future leak, padding ignored, segments equal one pass."""
+"""The promises of every mixer, with every encoding: no future leak, padding ignored, segments equal one pass."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_other_inputs_after_a_position_change_nothing_up_to_it(case: Case) -> No
         for last in (255, 256) if length == LONG else (0, 3):
             y = mixer(torch.cat([before[:, : last + 1], noise(2, length - last - 1, DIM)], dim=1), ctx).y
             unmoved(y_before[:, : last + 1], y[:, : last + 1])
-            assert max_difference(y_before[:, last + 1 :], y[:, last + 1 :]) > 1e-3, "what is changed sees itself"
+            assert max_difference(y_before[:, last + 1 :], y[:, last + 1 :]) > 1e-3, "a changed position sees itself"
 
 
 @dropping()
@@ -274,7 +274,7 @@ def test_any_length_works(case: Case, mode: Mode) -> None:
 
 @mixers()
 def test_every_parameter_has_a_gradient(case: Case) -> None:
-    """Of what is said, or of a named loss."""
+    """Of the output, or of a named loss."""
     causal = case.mode == "causal"
     mixer = case.build(memory=4) if case.remembers and causal else case.build()
     losses: list[Tensor] = []

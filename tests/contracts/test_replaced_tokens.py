@@ -1,4 +1,4 @@
-"""Replaced token detection: its losses by hand, its draws, and what its two networks share."""
+"""Replaced token detection: its losses by hand, its draws, and the parts that its two networks share."""
 
 from __future__ import annotations
 

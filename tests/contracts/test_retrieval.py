@@ -144,8 +144,8 @@ def gradients(task: Retrieval, batch: RetrievalBatch) -> dict[str, Tensor]:
 
 
 def one_of_two(directory: Path) -> None:
-    """Writes the mean over ranks of the gradients of a rank's rows, as DDP computes it, and what both ranks measure;
-    for ``Forked``."""
+    """Writes the mean over ranks of the gradients of a rank's rows, as DDP computes it, and the measurements of both
+    ranks; for ``Forked``."""
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
     results = gradients(task_of(pooling="mean"), batch_of(rank))

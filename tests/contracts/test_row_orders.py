@@ -1,5 +1,5 @@
-"""One network reads rows under any attention mask: no symbol sees another that its mask hides, through whatever mixer,
-and a mask that hides nothing, or all that is later, gives the network that is built so."""
+"""One network reads rows under any attention mask: no symbol sees another that its mask hides, through any mixer, and a
+mask that hides nothing, or all later symbols, gives the same as a network that is built so."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_hidden_symbols_are_predicted_alike_in_any_company_under_their_masks() -
 
 
 def test_replaced_symbols_are_told_under_the_mask_of_their_row_too() -> None:
-    """Neither generator nor network sees what stands after the second symbol where the row is read forward."""
+    """Neither generator nor network sees the symbols after the second one where the row is read forward."""
     task = ReplacedTokensConfig(weight=1.0).build(BERT, ORDERED, TrainingConfig(device="cpu")).double().eval()
     batch = MaskedLMConfig().random_batch(ORDERED)
     batch = batch._replace(order=torch.arange(ORDERED.length).expand(2, -1))

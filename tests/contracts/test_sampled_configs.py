@@ -34,7 +34,7 @@ ROUNDS = 2
 """Configs of every mixer. A hand that looks for new failures takes more, and other seeds."""
 LAST = "every parameter learns"
 LENGTH = 4 * miniature.LONGEST
-"""What a table of positions must hold, for a probe's segments follow one another."""
+"""The length that a table of positions must hold, for a probe's segments follow one another."""
 
 
 def model_with(mixer: type[Config], model: type[Config], random: Random) -> ModelConfig:
@@ -50,7 +50,7 @@ def model_with(mixer: type[Config], model: type[Config], random: Random) -> Mode
 
 
 def accepted(rounds: int, attempts: int = 60) -> Iterator[ModelConfig]:
-    """``rounds`` configs of every mixer, in the kinds of models in turn. What is refused has a reason."""
+    """``rounds`` configs of every mixer, in the kinds of models in turn. Each refusal has a reason."""
     random, models = Random(0), cycle(MODELS.values())
     for _ in range(rounds):
         for mixer in MIXERS.values():
@@ -65,7 +65,7 @@ def accepted(rounds: int, attempts: int = 60) -> Iterator[ModelConfig]:
 
 
 def mixer_of(config: ModelConfig, parameter: str) -> MixerConfig:
-    """The config of the mixer that a parameter is of, or stands beside."""
+    """The config of the mixer that a parameter belongs to, or stands next to."""
     mixer = config.mixer
     if isinstance(config, EncoderDecoderConfig) and parameter.startswith("decoder."):
         mixer = config.cross_mixer if ".cross" in parameter else config.decoder_mixer
@@ -73,7 +73,7 @@ def mixer_of(config: ModelConfig, parameter: str) -> MixerConfig:
 
 
 def shows_one_key(mixer: MixerConfig) -> bool:
-    """Whether queries of some layer see one key, whose weight is one whatever its score."""
+    """Whether queries of some layer see one key, whose weight is one for any score."""
     match mixer:
         case LocalConfig():
             return mixer.block == 1
@@ -91,7 +91,7 @@ def shows_one_key(mixer: MixerConfig) -> bool:
 
 
 def rightly_idle(config: ModelConfig, parameter: str) -> bool:
-    """Whether a parameter of this model learns nothing by what its config asks for."""
+    """Whether a parameter of this model learns nothing because of the settings of its config."""
     mixer = mixer_of(config, parameter)
     scores = ("query.", "key.", "relative.", "dynamic.", "mixer.weight", "convolution.weight", "cross_norm.")
     if shows_one_key(mixer) and any(name in parameter for name in scores):

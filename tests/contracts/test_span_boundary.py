@@ -1,4 +1,4 @@
-"""Symbols of hidden spans are predicted from what stands beside them and from their places, and from nothing else."""
+"""Symbols of hidden spans are predicted from the symbols next to them and from their places, and from nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speculative decoding: texts of the large model whatever the draft is, and states that go back where drafts fail."""
+"""Speculative decoding: texts of the large model for any draft, and states that go back where drafts fail."""
 
 from __future__ import annotations
 

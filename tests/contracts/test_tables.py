@@ -93,7 +93,8 @@ def test_every_whole_number_of_a_part_says_whether_rows_must_be_longer(config: t
     "config", [config for table in CITED for config in CASES[table][0].values()], ids=lambda config: config.__name__
 )
 def test_the_source_of_an_idea_is_cited(config: type[Config]) -> None:
-    """In the docstring of the config or of what it builds; in that of the module where it holds no other kind."""
+    """In the docstring of the config or of the class that it builds; in the module's docstring where the module holds
+    no other kind."""
     kinds = [kind for table in CITED for kind in CASES[table][0].values()]
     texts = [config.__doc__, get_type_hints(config.build)["return"].__doc__]  # type: ignore[attr-defined]
     if sum(kind.__module__ == config.__module__ for kind in kinds) == 1:

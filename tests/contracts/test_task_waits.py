@@ -1,5 +1,5 @@
-"""Tasks compute on a device what they compute on the CPU, and wait for it only where it is declared, see
-``lit_transformers/tasks/waits.py``: training, gradients and what is measured, on the device that stands in for CUDA."""
+"""Tasks compute the same on a device as on the CPU, and wait for it only where it is declared, see
+``lit_transformers/tasks/waits.py``: training, gradients and measurements, on the device that stands in for CUDA."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def in_pairs(batch: RowBatch) -> RowBatch:
 
 
 class Results(NamedTuple):
-    """What a task computes: losses and gradients of training, what it measures, and where it waits for a device."""
+    """The results of a task: losses and gradients of training, its measurements, and where it waits for a device."""
 
     numbers: list[Tensor]
     measured: dict[str, float]

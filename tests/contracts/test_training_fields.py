@@ -26,7 +26,7 @@ SEEN_ELSEWHERE = {
     "log_every": "the points of a curve: test_run.py",
     "device": "refused where there is none: test_run.py",
     "devices": "test_two_ranks.py",
-    "strategy": "who holds the weights, not what they are: tests/sweeps/test_torchrun.py",
+    "strategy": "who holds the weights, not their values: tests/sweeps/test_torchrun.py",
     "precision": "test_precisions_differ_though_the_probe_computes_in_float32",
     "tf32": "test_precisions_differ_though_the_probe_computes_in_float32",
     "attention_kernel": "which kernel of torch computes attention: test_arithmetic.py",
@@ -37,9 +37,9 @@ SEEN_ELSEWHERE = {
     "groups": "tests/lit_transformers/test_groups.py",
     "unfreezing": "tests/lit_transformers/test_groups.py",
     "recompute": "test_recomputed_layers.py",
-    "cache_features": "where outputs of a frozen network are from, not what they are: test_probes.py",
-    "cached_layers": "where outputs of frozen layers are from, not what they are: test_cached_layers.py",
-    "compile": "how a network runs, not what it computes: test_run.py",
+    "cache_features": "where outputs of a frozen network are from, not their values: test_probes.py",
+    "cached_layers": "where outputs of frozen layers are from, not their values: test_cached_layers.py",
+    "compile": "how a network runs, not its outputs: test_run.py",
 }
 OTHERWISE: dict[str, Any] = {
     "learning_rate": 3e-4,

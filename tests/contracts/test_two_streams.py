@@ -1,4 +1,5 @@
-"""A second stream of queries reads what the first one holds, through the same weights, in an order that data give."""
+"""A second stream of queries reads the vectors of the first one, through the same weights, in an order that data
+give."""
 
 from __future__ import annotations
 

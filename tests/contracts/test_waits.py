@@ -1,5 +1,5 @@
-"""No mixer makes the host wait for a device, but for what ``mixers/waits.py`` lists: forward, backward, after a state,
-without gradients."""
+"""No mixer makes the host wait for a device, except for the waits that ``mixers/waits.py`` lists: forward, backward,
+after a state, without gradients."""
 
 from __future__ import annotations
 

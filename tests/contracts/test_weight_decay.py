@@ -24,11 +24,11 @@ MATRICES = {
     ("LSTM", "weight_ih_l0"), ("LSTM", "weight_hh_l0"),
     ("LSTM", "weight_ih_l0_reverse"), ("LSTM", "weight_hh_l0_reverse"),
 }  # fmt: skip
-"""Maps, by the class and the name of their weights: what a sum over inputs is weighted by."""
+"""Maps, by the class and the name of their weights: the weights of a sum over inputs."""
 TABLES = {("Embedding", "weight"), ("Learned", "weight"), ("DistanceVectors", "weight"), ("RelativeSegments", "weight")}
 """Vectors of symbols, positions, distances and segments, which are chosen by a number."""
 VECTORS = {("HeadBias", "weight"), ("PerHead", "bias"), ("Synthesizer", "mixture"), ("BucketBiases", "weight")}
-"""What is added to all inputs alike, or weighs whole parts, whatever its dimensions."""
+"""Parameters that are added to all inputs alike, or weigh whole parts, of any number of dimensions."""
 
 
 def networks() -> Iterator[nn.Module]:
@@ -52,7 +52,8 @@ def networks() -> Iterator[nn.Module]:
 
 
 def test_every_parameter_has_a_role_and_vectors_of_any_shape_are_exempt() -> None:
-    """Who adds a parameter of more than one dimension says here what it is, and a vector in ``vector_parameters``."""
+    """Whoever adds a parameter of more than one dimension states its role here, and names a vector in
+    ``vector_parameters``."""
     met = set()
     for network in networks():
         exempt = vectors(network)

@@ -1,6 +1,6 @@
 """A family of models from outside of the library: one file, and one line where it is registered.
 
-A tutor predicts symbols. A draft reads the same embeddings and what the lower half of the tutor's stack computed, which
+A tutor predicts symbols. A draft reads the same embeddings and the output of the lower half of the tutor's stack, which
 is computed once, and learns to give the tutor's output. Nothing that the draft learns changes the tutor.
 """
 
@@ -39,7 +39,7 @@ class DraftedConfig(CausalModelConfig, kind="drafted"):
 
 
 def cut_off(x: Tensor) -> Tensor:
-    """Returns what the draft may read but not change."""
+    """Returns vectors that the draft may read but not change."""
     return x.detach()
 
 

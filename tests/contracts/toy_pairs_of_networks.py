@@ -106,7 +106,7 @@ class DistilledConfig(LanguageModelConfig, kind="distilled"):
 
 
 class Distilled(LanguageModel):
-    """``state`` is {"student", "teacher"}: what each carries."""
+    """``state`` is {"student", "teacher"}: the state of each."""
 
     def __init__(self, config: DistilledConfig, data: DataDescription) -> None:
         super().__init__(config, data)

@@ -23,7 +23,7 @@ from lit_transformers.tasks.classification import ClassificationConfig
 
 @final
 class DecayConfig(MixerConfig, kind="decay"):
-    """horizon: tokens after which an input counts 1/e of what it counted at first."""
+    """horizon: tokens after which the weight of an input is 1/e of its first one."""
 
     horizon: Annotated[Positive, Length] = 4
 

@@ -85,7 +85,7 @@ def queries_see_no_token_of_theirs(probe: Probe) -> str:
     unaffected = places <= probe.length // 2
     if (before - after)[unaffected].abs().max() > gates.TOLERANCE:
         raise gates.Broken("a query sees its own symbol, or one that is after it in the order")
-    return "queries see what is before them alone"
+    return "queries see only the symbols before them"
 
 
 GATES: dict[str, Callable[[Probe], str]] = {

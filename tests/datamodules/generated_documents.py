@@ -1,4 +1,4 @@
-"""What holds for every source whose documents are generated from its config."""
+"""Checks of sources whose documents are generated from their configs."""
 
 from __future__ import annotations
 

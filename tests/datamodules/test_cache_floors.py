@@ -1,4 +1,4 @@
-"""Predictors with a cache: equal to slow ones, and what they see is what the network sees and nothing else."""
+"""Predictors with a cache: they equal slow ones, and see exactly the symbols that the network sees."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Sentences whose words have tags: columns, CoNLL-U, splits by files, pieces of words; what is wrong is named by its
-line."""
+"""Sentences whose words have tags: columns, CoNLL-U, splits by files, pieces of words; errors name the line."""
 
 from __future__ import annotations
 

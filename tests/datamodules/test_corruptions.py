@@ -1,4 +1,4 @@
-"""What is done to a row before an encoder reads it: against slow definitions, and how much and how long on average."""
+"""Corruptions of a row before an encoder reads it: against slow definitions, with their amounts and mean lengths."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SYMBOLS = DenoisingSymbols(
 
 
 def text(count: int, sentence: int = 8) -> PlainText:
-    """A row in which no symbol is twice, of sentences of so many symbols."""
+    """A row of ``count`` different symbols, in sentences of ``sentence`` symbols."""
     return PlainText(np.random.default_rng(0).permutation(1000)[:count], np.arange(0, count, sentence))
 
 
@@ -49,7 +49,7 @@ def corrupted(noise: CorruptionConfig, row: PlainText, draws: int) -> list[Corru
 
 
 def within(share: float, expected: float, count: int) -> bool:
-    """Whether a share of so many draws lies within four standard deviations of its probability."""
+    """Whether a share of ``count`` draws lies within four standard deviations of its probability."""
     return abs(share - expected) <= 4 * (expected * (1 - expected) / count) ** 0.5
 
 

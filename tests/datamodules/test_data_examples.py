@@ -1,4 +1,4 @@
-"""Examples that are made: what their labels say is true, and their distribution is the documented one."""
+"""Generated examples: their labels are true, and their distribution is the documented one."""
 
 from collections import Counter
 from collections.abc import Iterator

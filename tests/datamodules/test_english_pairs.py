@@ -34,7 +34,7 @@ def test_a_verb_agrees_with_its_subject_or_not(rule: str) -> None:
         assert agrees(right) and not agrees(wrong) and right[:-1] == wrong[:-1]
         numbers.add(is_plural(right[1]))
         if rule == "distant_agreement":
-            assert is_plural(right[4]) != is_plural(right[1]), "what stands between has the other number"
+            assert is_plural(right[4]) != is_plural(right[1]), "the noun in between has the other number"
     assert numbers == {False, True}
 
 

@@ -90,7 +90,7 @@ def test_what_is_known_is_what_guesses_get() -> None:
 
 
 def slow_lookup(data: Any, batches: int, group: int) -> float:
-    """The exact match of the fact that answered the question in the largest share of what training has shown."""
+    """The exact match of the fact that answered the question in the largest share of the training rows that hold it."""
     held, answered, hits = Counter[Any](), Counter[Any](), list[float]()
     for batch in islice(data.train_dataloader(), batches):
         for row, (start, _) in zip(batch.inputs.tolist(), batch.labels.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Floors: simple predictors: equal to slow ones, in the unit of the metric, on what a run trains on and measures."""
+"""Floors equal slow predictors, in the unit of the metric, on the data that a run trains on and is measured on."""
 
 from __future__ import annotations
 

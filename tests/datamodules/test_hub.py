@@ -199,7 +199,7 @@ def test_batches_of_shuffled_shards_resume_on_any_ranks_and_workers(
 def test_a_position_in_another_order_is_refused(shards: Shards) -> None:
     folder = shards([f"row {number}" for number in range(30)], 3)
     shuffled, in_order = (of_train(folder, window=window).build().documents("train") for window in (None, 5))
-    for documents, other, window in ((shuffled, in_order, "to what it was"), (in_order, shuffled, "to null")):
+    for documents, other, window in ((shuffled, in_order, "to its old value"), (in_order, shuffled, "to null")):
         with pytest.raises(DataError, match=f"position is one in .*set data.source.window {window}.*start anew"):
             documents.training(0).go_to(other.training(0).state())
     with pytest.raises(DataError, match=r"position is one in buffers of 9; set data\.source\.buffer"):

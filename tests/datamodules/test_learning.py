@@ -1,4 +1,4 @@
-"""What a tokenizer learns from: a sample of all parts, the first documents, or all; and that whoever waits is told."""
+"""The texts that a tokenizer learns from: a sample of all parts, the first documents, or all; and lines of progress."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_pieces_are_learned_from_all_parts_of_a_corpus(make_documents: MakeDocum
 def test_every_byte_has_the_same_chance_to_be_learned_from(
     make_documents: MakeDocuments, monkeypatch: pytest.MonkeyPatch, sizes: list[int], part: int
 ) -> None:
-    """A text is made of words that are their own places; each tenth of the corpus gets a tenth of what is drawn."""
+    """Each word of a text is its own place; a tenth of the sample is drawn from each tenth of the corpus."""
     total, texts, place = sum(sizes), list[bytes](), 0
     for size in sizes:
         numbers = [f"{number:07d}" for number in range(place // 8, (place + size) // 8 + 1)]

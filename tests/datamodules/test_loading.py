@@ -1,4 +1,4 @@
-"""Batches of a run on a GPU are put into pinned memory, and are otherwise what they were."""
+"""Batches of a run on a GPU are put into pinned memory, and are otherwise unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lit_transformers.batch import LabelledBatch, PairBatch
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """Takes the place of pinned memory, which needs a GPU: the addresses of what was put there."""
+    """Replaces pinned memory, which needs a GPU, and gives the addresses of the tensors that were put there."""
     addresses: set[int] = set()
 
     def pin_memory(tensor: Tensor) -> Tensor:

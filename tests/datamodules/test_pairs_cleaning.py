@@ -1,4 +1,4 @@
-"""What becomes of pairs that are empty, unlike or too long: counted by reason, told once, never dropped in silence."""
+"""Pairs that are empty, unlike or too long are counted by reason, reported once, and never dropped in silence."""
 
 import json
 from itertools import islice
@@ -128,7 +128,7 @@ def test_unknown_symbols_are_counted_and_told(tmp_path: Path, capsys: pytest.Cap
     L.Trainer(accelerator="cpu", use_distributed_sampler=False, **quiet).validate(Nothing(), data, verbose=False)
     output = capsys.readouterr().err
     assert "50.00% of the source symbols unknown" in output and "25.00% of the target symbols unknown" in output
-    assert "train:" not in output, "an evaluation does not read what it does not need"
+    assert "train:" not in output, "an evaluation does not count the symbols of training"
 
 
 def test_nothing_left_to_train_on_says_why(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def data_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def local_source(folder: Path, **changes: Any) -> HubPairsConfig:
-    """Returns the source of a local folder, whose subset is "default" whatever its name on the hub."""
+    """Returns the source of a local folder, whose subset is "default", regardless of its name on the hub."""
     return HubPairsConfig(name=str(folder), subset="default").override(changes)
 
 

@@ -1,4 +1,4 @@
-"""Where pairs come from: parallel files, JSON, catalogues, papers, docstrings; what is wrong with them, in a line."""
+"""Sources of pairs: parallel files, JSON, catalogues, papers, docstrings; and their faults, each in one line."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Strings as pairs: what is asked is the source, what is answered the target; every length is measured apart."""
+"""Strings as pairs: the question is the source, the answer is the target; every length is measured separately."""
 
 from collections import Counter
 from itertools import islice
@@ -79,7 +79,7 @@ def test_evaluation_asks_for_as_many_of_every_length_and_tells_them_apart() -> N
             assert data.description.detokenize(target) == references[0]
     assert [data.example_name(ordinal) for ordinal in (0, 5)] == ["validation:4:0", "validation:30:1"]
     assert data_config.protocol()["lengths"] == [4, 9, 30]
-    assert data_config.build().description.length == 10, "the network is built for what it is trained on"
+    assert data_config.build().description.length == 10, "the network is built for the lengths that it is trained on"
 
 
 def test_evaluation_is_the_same_whatever_the_seed_of_training_and_its_splits_differ() -> None:

@@ -1,4 +1,4 @@
-"""Whoever waits for data to be written to the cache reads how far that is; what is written is not written again."""
+"""The writing of data to the cache prints its progress, and data that were written are not written again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from datamodules.pairs.parallel import ParallelConfig
 from datamodules.pairs.source import PairsRead
 from datamodules.text import sources
 
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="tasks have processes of their own on Linux alone")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="tasks have separate processes on Linux alone")
 
 
 def test_a_long_preparation_prints_how_much_was_written_and_a_short_one_nothing(
@@ -224,7 +224,7 @@ def test_results_come_in_order_and_the_first_error_is_raised() -> None:
     assert os.getpid() not in list(in_processes([os.getpid] * 2, 2))
     with pytest.raises(DataError, match="a file is damaged"):
         list(in_processes([partial(pow, 2, 2), fail, partial(os._exit, 1)], 3))
-    with pytest.raises(TaskKilled, match=r"ended from outside \(exit code 3\).*what was prepared is kept"):
+    with pytest.raises(TaskKilled, match=r"ended from outside \(exit code 3\).*prepared parts are kept"):
         list(in_processes([partial(os._exit, 3)], 2))
 
 

@@ -78,7 +78,7 @@ def written(folder: Path, content: str | list[Any], name: str = "questions.jsonl
 
 
 def many(count: int = 40) -> list[dict[str, Any]]:
-    """Two questions on each of so many passages."""
+    """Two questions on each of ``count`` passages."""
     passages = [f"House {n} is {n * 7} feet high, and was built by Ada{n} in {1700 + n}." for n in range(count)]
     return [
         each
@@ -190,7 +190,8 @@ def test_an_answer_is_the_fewest_symbols_that_hold_its_characters(name: str) -> 
 
 
 def test_both_versions_of_squad_and_lines_hold_the_same_questions(tmp_path: Path) -> None:
-    """Answers as records, as lists and as texts; what has no answer points at [CLS]; answer_start decides which."""
+    """Answers are records, lists or texts; a question without an answer points at [CLS]; answer_start decides between
+    two occurrences."""
     second = PASSAGE.index("Émile schlief")
     records = [
         record("Wer aß?", PASSAGE, "Émile", id="a") | {"is_impossible": False},

@@ -1,4 +1,4 @@
-"""Files as people and programs leave them: what is hidden, linked, marked, repeated, quoted or endless in them."""
+"""Files as people and programs leave them, with hidden, linked, marked, repeated, quoted or endless content."""
 
 import bz2
 import csv
@@ -111,7 +111,7 @@ def test_an_archive_is_read_as_unpacking_it_leaves_it(tmp_path: Path) -> None:
     write_tar(
         tmp_path / "all.tar",
         ("old.txt", b"old", file),
-        ("kept.txt", "old.txt", hard),  # what is unpacked over old.txt later leaves it alone
+        ("kept.txt", "old.txt", hard),  # a file that is later unpacked over old.txt leaves it alone
         ("./old.txt", b"new", file),
         ("in/link.txt", "../old.txt", symbolic),
         ("blob", b"without a suffix", file),

@@ -1,4 +1,4 @@
-"""Pairs and labels by columns of tables and paths in nested records; what is wrong is named by its line."""
+"""Pairs and labels by columns of tables and paths in nested records; errors name the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is hidden of a row: how much, behind what, in which spans and words."""
+"""The hidden symbols of a row: their number, the symbols that hide them, and their spans and words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def hidden_rows(noise: NoiseConfig, row: PlainRow, count: int) -> list[HiddenRow
 
 
 def within(share: float, expected: float, count: int) -> bool:
-    """Whether a share of so many draws lies within four standard deviations of its probability."""
+    """Whether a share of ``count`` draws lies within four standard deviations of its probability."""
     return abs(share - expected) <= 4 * (expected * (1 - expected) / count) ** 0.5
 
 
@@ -43,7 +43,7 @@ def test_of_what_is_predicted_a_tenth_stays_and_a_tenth_is_another_symbol(noise:
         masked += int((inputs == MASK).sum())
         unchanged += int((inputs == row.symbols)[chosen].sum())
         replaced += int(((inputs != row.symbols) & (inputs != MASK)).sum())
-    # The symbols of a span share what becomes of them, so that there are fewer draws than symbols.
+    # One draw decides for all symbols of a span, so that there are fewer draws than symbols.
     draws = 15_000 if noise.kind == "mask_tokens" else 15_000 / 6
     assert within(masked / 15_000, 0.8, int(draws))
     assert within(unchanged / 15_000, 0.1001, int(draws)) and within(replaced / 15_000, 0.0999, int(draws))

@@ -381,7 +381,7 @@ def test_an_evaluation_may_pack_otherwise_than_training() -> None:
 
 
 def test_minimal_pairs_follow_the_rows_of_an_evaluation_and_differ_in_one_thing() -> None:
-    """Whoever reads them: one reader, or each of three a share, and in whatever batches."""
+    """For one reader and for three that read a share each, in any batches."""
     data = config(length=26, **{"evaluation.pairs": 5}).build()
     batches = [*data.val_dataloader()]
     pairs = [batch for batch in batches if batch.rule is not None]

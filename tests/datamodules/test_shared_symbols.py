@@ -1,4 +1,4 @@
-"""Processes encode the documents of a split once, and read the same batches whatever the store has suffered."""
+"""Processes encode the documents of a split once, and read the same batches after any damage to the store."""
 
 from __future__ import annotations
 

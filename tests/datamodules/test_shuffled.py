@@ -1,4 +1,4 @@
-"""Spans in shuffled order beside masks: how many, where, and in which orders."""
+"""Spans in shuffled order, in addition to masks: how many, where, and in which orders."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_span_is_drawn_as_often_and_none_where_there_is_no_room() -> None:
         _, masked = MaskTokensConfig(rate=0.001).hide(row, np.random.default_rng(seed))
         firsts[int(np.flatnonzero((targets != IGNORED) & (masked == IGNORED))[0])] += 1
     assert set(firsts) == {*range(1, 14), *range(17, 30)}
-    assert max(firsts.values()) < 1.6 * min(firsts.values()) + 30, "but for those beside what is masked"
+    assert max(firsts.values()) < 1.6 * min(firsts.values()) + 30, "except for spans next to a masked symbol"
     crowded = MaskAndShuffleConfig(rate=0.9, shuffled=0.9)
     inputs, targets = crowded.hide(row, np.random.default_rng(0))
     assert (targets != IGNORED).sum() < crowded.predictions(30) == 30

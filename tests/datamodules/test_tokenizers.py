@@ -175,7 +175,7 @@ def test_a_class_from_outside_is_restored_and_its_name_is_no_other_class_s() -> 
 def test_what_is_cached_of_a_class_from_outside_is_of_its_code_and_of_what_that_imports(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A plug-in is edited, or a module beside it; the symbols that it gave before are not those that it gives now."""
+    """After an edit of a plug-in, or of a module next to it, the symbols that it gave before are not used again."""
     file, helper = tmp_path / "edited_tokenizer.py", tmp_path / "edited_shift.py"
     helper.write_text("SHIFT = 1\n")
     file.write_text(

@@ -1,4 +1,4 @@
-"""Text with topics, agreement and an order, and what each of them is worth."""
+"""Text with topics, agreement and an order, and the worth of each of them."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_a_second_segment_with_its_memory_equals_the_equations(
 
 
 def test_scores_say_whether_query_and_key_are_of_one_segment() -> None:
-    """What memory holds counts as of the first segment."""
+    """Keys in memory count as keys of the first segment."""
     layer = build(XLConfig(segments=3), memory=MEMORY)
     first, second = (torch.randn(1, LENGTH, DIM, dtype=torch.float64, requires_grad=True) for _ in range(2))
     segments = [0, 2, 1, 0, 1]
@@ -191,7 +191,8 @@ def two_layers(norm: Literal["pre", "post"], biases: Literal["shared", "per_laye
 
 
 def oracle_pass(stack: Stack, x: Tensor, memories: list[Tensor | None]) -> tuple[Tensor, list[Tensor | None]]:
-    """A segment through both layers; returns what each layer's attention read, the memory of the next segment."""
+    """Passes a segment through both layers. Returns its output, and the inputs of each layer's attention: the memory of
+    the next segment."""
     next_memories: list[Tensor | None] = []
     blocks = [block for block in stack.modules() if isinstance(block, Block)]
     for block, memory in zip(blocks, memories, strict=True):

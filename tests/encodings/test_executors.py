@@ -1,4 +1,4 @@
-"""The blocked executor equals the dense one, forward and backward, and never builds what the dense one builds."""
+"""The blocked executor equals the dense one, forward and backward, and never builds its matrix of all pairs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ LATER = {"everything", "both ways", "dilated both ways", "local both ways", "mar
 
 
 def pattern_of(name: str, keys: int) -> Pattern:
-    """The pattern for so many keys."""
+    """The pattern for ``keys`` keys."""
     pattern = PATTERNS[name]
     return replace(pattern, marks=here(MARKS[:, :keys])) if isinstance(pattern, Marked) else pattern
 
@@ -382,7 +382,8 @@ def test_blocks_hold_all_that_any_pattern_sees(name: str, queries: int, remember
 
 
 def covered_pairs(pattern: Pattern, queries: int, keys: int, size: int) -> Tensor:
-    """What the blocks' masks let through, after a look that none holds a key twice and each query stands in one."""
+    """The pairs that the masks of the blocks let through. Asserts that no block holds a key twice, and that each query
+    is in one block."""
     blocks, covered = list(pattern.blocks(queries, keys, keys - queries, size)), torch.zeros(2, 1, queries, keys).bool()
     for block in blocks:
         i, j = indices(block, keys - queries, torch.device("cpu"))
@@ -403,7 +404,7 @@ PROMISING = PATTERNS | {
 
 @pytest.mark.parametrize("pattern", PROMISING.values(), ids=PROMISING)
 def test_what_a_pattern_promises_is_what_it_does(pattern: Pattern) -> None:
-    """A promise that is not kept would hide keys, or show them, in whatever executor relies on it."""
+    """A broken promise would hide keys, or show them, in every executor that relies on it."""
     allowed = visible_pairs(pattern, KEYS, KEYS).expand(2, 1, KEYS, KEYS)[0, 0]
     assert pattern.full == bool(allowed.all()) or isinstance(pattern, Graph)
     assert pattern.triangular == torch.equal(allowed, torch.ones_like(allowed).tril()) or isinstance(
@@ -451,7 +452,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_a_block_without_keys_is_zero() -> None:
-    """The first query of the past alone, in a block of its own: the kernel of a CPU would divide by its keys."""
+    """The first query of "the past alone" is a separate block without keys: the kernel of a CPU would divide by 0."""
     inputs, past = random_inputs(5, 5, padded=False), Band(3, -1)
     outputs = [run(past, inputs, scale=SCALE) for run in (partial(attend, size=1), dense)]
     agree(*outputs, [inputs.q, inputs.k, inputs.v])

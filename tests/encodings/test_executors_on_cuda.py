@@ -1,5 +1,5 @@
-"""On CUDA, FlexAttention and the fused kernels of PyTorch give what dense attention gives in float64, forward and in
-gradients; and what is computed twice draws the same numbers twice."""
+"""On CUDA, FlexAttention and the fused kernels of PyTorch equal dense attention in float64, in outputs and gradients;
+and a second computation draws the same random numbers as the first."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ KERNELS: dict[str, tuple[Inside, tuple[torch.dtype, ...], bool]] = {
     "cuDNN": (only(SDPBackend.CUDNN_ATTENTION), (torch.bfloat16,), False),
     "plain": (only(SDPBackend.MATH), (torch.float32, torch.bfloat16), True),
 }
-"""What makes each run, in which dtypes it is to be had, and whether it takes a mask."""
+"""The context in which each runs, the dtypes that it supports, and whether it takes a mask."""
 CASES: dict[str, tuple[str, int, bool, int, bool]] = {
     "causal": ("causal", 64, False, 0, False),
     "everything": ("everything", 64, False, 0, False),

@@ -1,7 +1,7 @@
-"""FlexAttention reads what dense attention reads, by few kernels, with block masks that are small.
+"""FlexAttention reads the same keys as dense attention, by few kernels, with small block masks.
 
-``as_a_kernel`` computes what a kernel computes of a block mask: whole blocks unmasked, others masked pair by pair, and
-no block that is not listed. Kernels themselves are compared in ``test_executors_on_cuda.py``.
+``as_a_kernel`` reads a block mask as a kernel does: whole blocks unmasked, others masked pair by pair, and no block
+that is not listed. Kernels themselves are compared in ``test_executors_on_cuda.py``.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def test_a_key_mask_drops_blocks_and_leaves_whole_ones_whole() -> None:
 
 
 def test_a_long_block_mask_is_small_and_made_without_a_matrix_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 64k keys it has four lists of 512 x 512 numbers of four bytes, whatever the rows and heads."""
+    """At 64k keys it has four lists of 512 x 512 numbers of four bytes, for any number of rows and heads."""
     sizes: list[int] = []
     sees = Local.sees
 
@@ -220,7 +220,7 @@ def pretended_kernel(q: Tensor, k: Tensor, v: Tensor, **_: Any) -> Tensor:
 
 @pytest.fixture
 def without_values(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Tensors have no values: what reads one, for which a device would have to be waited for, fails."""
+    """Tensors have no values: code that reads one, and would have to wait for a device, fails."""
     monkeypatch.setattr(flex, "TRAINS_ON", "cpu")
     monkeypatch.setattr(flex, "compiled", lambda function: pretended_kernel)
     with FakeTensorMode():
@@ -272,7 +272,7 @@ def test_lengths_of_blocks_are_not_masked_and_others_only_where_a_query_would_se
 
 
 def test_padding_keeps_the_layout_of_the_projections_that_made_heads() -> None:
-    """Otherwise exact and padded lengths would need kernels of their own."""
+    """Otherwise exact and padded lengths would need separate kernels."""
     by_heads = torch.randn(3, HEADS, 150, 4)
     for x in (by_heads, by_heads.transpose(1, 2).contiguous().transpose(1, 2)):
         for rows, length in [(3, 150), (4, 256)]:

@@ -4,9 +4,9 @@
     python -m tests.fuzz --inputs 5000 --target "--set PATH=VALUE"
     python -m tests.fuzz --seed 0 --target plan.json --chunk 17
 
-What is taken is held as it was given: a config is read from its own YAML as the same config. An error is one of this
-project's in one line, nothing takes longer than half a minute, and what is refused leaves no half-written file. Inputs
-follow from the seed, a target and the number of a chunk, whatever the number of jobs. A fault is printed with the
+An input that is taken is held unchanged: a config is read from its own YAML as an equal config. An error is one of this
+project's, in one line; no input takes longer than half a minute, and a refused input leaves no half-written file. The
+seed, a target and the number of a chunk determine the inputs, for any number of jobs. A fault is printed with the
 smallest input that shows it and the command that repeats it, and the command exits with status 1.
 """
 
@@ -32,12 +32,12 @@ from fuzz.target import TARGETS  # noqa: E402
 
 
 def settle(folder: str) -> None:
-    """Gives a process a folder of its own to work in."""
+    """Gives a process a separate folder to work in."""
     os.chdir(tempfile.mkdtemp(dir=folder))
 
 
 def chunks(targets: list[str], inputs: int, seed: int) -> Iterator[Chunk]:
-    """The chunks of so many inputs, in turn over the targets."""
+    """The chunks of ``inputs`` inputs, in turn over the targets."""
     for place in range(-(-inputs // INPUTS)):
         number, turn = divmod(place, len(targets))
         yield Chunk(targets[turn], number, seed)
@@ -51,7 +51,7 @@ def tried(work: Iterable[Chunk], jobs: int, folder: str) -> Iterator[Outcome]:
 
 
 def main() -> int:
-    """Parses the options, does the chunks, and prints what was taken and refused where."""
+    """Parses the options, tries the chunks, and prints how many inputs each target took and refused."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--inputs", type=int, default=10_000, help="how many, over all targets")
     parser.add_argument("--seed", type=int, default=0, help="of the inputs")

@@ -1,4 +1,4 @@
-"""A chunk of inputs for one fuzz target: what its number and the seed determine, whichever process does it."""
+"""A chunk of inputs for one fuzz target: its number and the seed determine them, in any process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONGEST = 3000
 
 
 class Chunk(NamedTuple):
-    """Which inputs: those of a target with this number. count: at most so many."""
+    """The inputs of a target with this number. count: the largest number of inputs."""
 
     target: str
     number: int

@@ -1,4 +1,4 @@
-"""Fuzz targets of configs: overrides as typed and from Python, files of runs, what ``config`` prints, and commands."""
+"""Fuzz targets of configs: overrides as typed and from Python, files of runs, output of ``config``, and commands."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FILES = [
     ).to_dict(),
     CommandRunConfig(command="train {rate} {seed}", params={"rate": 0.1}, metrics={"loss": "minimize"}).to_dict(),
 ]
-"""What the files of runs hold, of models of this library, of a LightningModule and of a command."""
+"""The contents of files of runs: of models of this library, of a LightningModule and of a command."""
 INNER = ["model", "model.mixer", "model.stack", "data", "data.source", "task", "training", "training.optimizer"]
 PATHS = [[path for path, _ in config.leaves()] + INNER for config in CONFIGS]
 KINDS = sorted({f"{place.path}={kind}" for place in places(RunConfig) for kind in place.kinds})
@@ -261,13 +261,13 @@ def is_below(path: str, changes: Mapping[str, Any]) -> bool:
 
 
 def value_at(config: Config, path: str) -> Any:
-    """The value at a path; what lies below a table of overrides is named by the rest of the path."""
+    """The value at a path; below a table of overrides, the rest of the path is one name."""
     table = "task.evaluation."
     return config.get(table[:-1])[path.removeprefix(table)] if path.startswith(table) else config.get(path)
 
 
 def holds(held: Any, expected: Any) -> bool:
-    """Whether what a config holds is what was given, written out."""
+    """Whether a config holds the given value, or its long form."""
     if isinstance(held, Config):
         if isinstance(expected, str):
             return held.kind == expected

@@ -42,7 +42,7 @@ from lit_transformers.inference.passages import PassageLine
 from lit_transformers.training import checkpoints
 
 CACHE = Path("cache")
-"""What is read once and kept, in the working folder."""
+"""The cache of data that are read once, in the working folder."""
 QUESTIONS: dict[str, Any] = {
     "source": "a long text",
     "target": "a summary",
@@ -295,7 +295,7 @@ def put(name: str, content: bytes) -> str:
 
 @contextmanager
 def empty_cache() -> Iterator[None]:
-    """A cache that is empty before, and whole after: what was begun and refused leaves nothing there."""
+    """A cache that is empty before, and whole after: data that were begun and then refused leave nothing there."""
     os.environ["LIT_CACHE"] = str(CACHE.resolve())
     shutil.rmtree(CACHE, ignore_errors=True)
     try:

@@ -18,9 +18,9 @@ __all__ = ["broken", "cut_and_patched", "examples", "json_files", "names", "one_
 
 
 def examples(count: int) -> settings:
-    """Settings for so many examples: the same ones every time where CI is set, so that failures repeat.
+    """Settings for ``count`` examples: the same ones every time where CI is set, so that failures repeat.
 
-    What goes wrong for one input in a hundred is missed by 600 of them once in four hundred times.
+    600 inputs miss a fault of one input in a hundred once in four hundred times.
     """
     return settings(
         max_examples=count,
@@ -67,7 +67,7 @@ python_values = st.one_of(
     PLAIN,
     st.sampled_from([Odd, Odd(), len, b"bytes", 1j, ..., range(3), frozenset({1}), (), ((),), {1: 2}, {None: 0}]),
 )
-"""What a person's Python code may pass as a value."""
+"""Values that a person's Python code may pass."""
 
 yaml_texts = st.one_of(
     SCALARS.map(str),
@@ -79,7 +79,7 @@ yaml_texts = st.one_of(
          "!!binary x", "9" * 5000, "1e999", "1:99", "? a", "{a: 1, a: 2}", "- 1", "%YAML", "\x00", "\ufeff", "'", "|"]
     ),
 )  # fmt: skip
-"""What a person, or a script gone wrong, may type after the equals sign."""
+"""Texts that a person, or a script gone wrong, may type after the equals sign."""
 
 
 def names(paths: list[str]) -> st.SearchStrategy[str]:

@@ -148,7 +148,7 @@ def runs_address(address: str) -> None:
         assert SECRET not in str(error), f"tells the password: {error}"
         raise
     assert SECRET not in address or f":{SECRET}" not in address, "an address with a password is taken"
-    if not address.startswith("file://bucket"):  # others would be asked over the network, or write beside the folder
+    if not address.startswith("file://bucket"):  # others would use the network, or write outside the working folder
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE, "copies")

@@ -1,4 +1,4 @@
-"""Fuzz targets of what runs and studies leave: records, plans, sums per document, curves, outputs, results."""
+"""Fuzz targets of files that runs and studies leave: records, plans, sums per document, curves, outputs, results."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ records = st.one_of(
 
 
 def mended() -> None:
-    """Puts back what an input broke: a plan and four sound runs."""
+    """Restores the files that an input broke: a plan and four sound runs."""
     study = RUNS / "studies" / "malformed"
     shutil.rmtree(RUNS, ignore_errors=True)
     study.mkdir(parents=True)
@@ -204,7 +204,7 @@ def results(content: bytes) -> None:
 
 
 def number_in(content: bytes) -> float:
-    """What stands in a record where its metric belongs, if that is a number as JSON writes one."""
+    """The metric of a record. Asserts that it is a number as JSON writes one."""
     value = json.loads(content)["metrics"][METRIC]
     assert isinstance(value, int | float) and not isinstance(value, bool)
     return float(value)

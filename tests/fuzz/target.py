@@ -1,4 +1,4 @@
-"""Fuzz targets: the places where bytes of a user come in, what is put in there, and how one input is judged."""
+"""Fuzz targets: the places where bytes of a user come in, the inputs to try there, and how one input is judged."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SECONDS = 30.0
 
 
 class Target(NamedTuple):
-    """Where an input goes, and what is put in.
+    """A place where an input goes, and the inputs to try.
 
-    inputs: what is drawn, by the names of arguments of ``enter``. enter: raises the project's own error where an input
-    is refused, and AssertionError where one that is taken is not what was given. cases: inputs that are tried first.
+    inputs: the values to draw, by the names of arguments of ``enter``. enter: raises the project's own error where an
+    input is refused, and AssertionError where one that is taken has changed. cases: inputs that are tried first.
     """
 
     inputs: Mapping[str, st.SearchStrategy[Any]]
@@ -31,7 +31,7 @@ class Target(NamedTuple):
 
 
 TARGETS: dict[str, Target] = {}
-"""All targets by what is typed or read there."""
+"""All targets, by the option that is typed or the file that is read there."""
 
 
 def target(
@@ -47,8 +47,8 @@ def target(
 
 
 def judge(name: str, values: Mapping[str, Any]) -> Literal["taken", "refused"]:
-    """Puts an input in. Raises whatever is no error of this project in one line, and AssertionError where a promise is
-    broken or the input took too long."""
+    """Puts an input in. Raises every error that is not one of this project in one line, and AssertionError where a
+    promise is broken or the input took too long."""
     with limited() as is_late:
         try:
             TARGETS[name].enter(**values)
@@ -68,7 +68,8 @@ class Late(Exception):
 
 @contextmanager
 def limited() -> Iterator[Callable[[], bool]]:
-    """Interrupts what takes too long, and yields what says so where the interruption was taken for another error."""
+    """Interrupts an input that takes too long. Yields a function that says whether it did, since code may take the
+    interruption for another error."""
     was_late = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:

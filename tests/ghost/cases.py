@@ -1,4 +1,5 @@
-"""What the ghost runs: every mixer, encoding, task, optimizer and precision, and networks under ``torch.compile``.
+"""The cases that the ghost runs: every mixer, encoding, task, optimizer and precision, and networks under
+``torch.compile``.
 
 A case returns its results, by name. Its text has no number that depends on the machine.
 """
@@ -101,7 +102,7 @@ def gradients(module: nn.Module) -> str:
 
 
 def counted(watch: Watch, phases: Sequence[str], allowed: float = 0) -> Findings:
-    """What was watched. More waits in a phase than are declared are above the goal, and marked by "!"."""
+    """The findings of a watch. More waits in a phase than are declared are above the goal, and marked by "!"."""
     waits = {phase: watch.waits_of(phase) for phase in phases}
     limits = {phase: 0 if phase == "backward" else allowed for phase in phases}
     listed = [f"{phase}:{n}{'!' if n > limits[phase] else ''}" for phase, n in waits.items() if n]
@@ -149,7 +150,7 @@ def mix(case: Case, mode: str, precision: str, length: int, padded: bool, watch:
 
 
 def mixed(mixer: Any, ctx: Context, streams: bool, precision: str, watch: Watch) -> Findings:
-    """The types of what a mixer returns in a context, and of gradients."""
+    """The types of the outputs of a mixer in a context, and of gradients."""
     x = torch.randn(*ctx.positions.shape, DIM, device=DEVICE, requires_grad=True)
     with precise(precision):
         with watch.phase("forward"):
@@ -274,8 +275,8 @@ def compile_network(mixer: Any, length: int, padded: bool, watch: Watch) -> Find
 
 
 def compiled(module: nn.Module, step: Callable[[], Tensor]) -> Findings:
-    """What Dynamo makes of a module in four steps. graphs: how many there are after each step; those that come after
-    the second are recompilations. breaks: of graphs."""
+    """The graphs that Dynamo makes of a module in four steps. graphs: their number after each step; graphs that come
+    after the second are recompilations. breaks: of graphs."""
     counters.clear()
     module.compile(backend="aot_eager")
     graphs = []
@@ -292,7 +293,7 @@ def compiled(module: nn.Module, step: Callable[[], Tensor]) -> Findings:
 
 
 def kernel_cases() -> Iterator[GhostCase]:
-    """What a run compiles: training on rows of many lengths, and sampling symbol by symbol."""
+    """Cases of the kernels that a run compiles: training on rows of many lengths, and sampling symbol by symbol."""
     mixers = {"attention": AttentionConfig(), "window": WindowConfig(window=16), "local": LocalConfig(block=16)}
     for label, mixer in mixers.items():
         yield GhostCase(f"kernels train {label}", partial(train_on_lengths, mixer, range(20, 40, 4)), label == "window")

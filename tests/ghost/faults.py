@@ -17,7 +17,7 @@ Fault = Callable[["PlantedMixer", Tensor], Tensor] | None
 
 
 class PlantedMixer(nn.Module):
-    """A map of each token, and a fault, which turns the right output into what is returned."""
+    """A map of each token, and a fault, which changes the right output."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__()

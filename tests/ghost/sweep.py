@@ -73,9 +73,9 @@ def forked(case: GhostCase, work: Callable[[GhostCase], Outcome] = outcome_of) -
 
 
 def prepare() -> None:
-    """Sets what the ghost lacks, and has Dynamo import what it needs, once for all cases. The ghost has no cuDNN, and
-    its driver has no state that a fork would break. Memory is not cached, so it is zero when allocated, also what torch
-    allocates and reads within an operation."""
+    """Sets the properties that the ghost lacks, and has Dynamo import its modules, once for all cases. The ghost has no
+    cuDNN, and its driver has no state that a fork would break. Memory is not cached, so it is zero when allocated, also
+    where torch allocates and reads it within an operation."""
     os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
     torch.set_num_threads(1)
     torch.backends.cudnn.enabled = False

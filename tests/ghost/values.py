@@ -2,7 +2,8 @@
 
 The memory of the ghost is memory of this process. So each operation runs twice: first as torch runs it on CUDA, with
 all that is to be watched (devices, dtypes, choices of kernels, waits) and no numbers; then on the same memory as
-tensors of the CPU, which fills in the numbers. What a CPU cannot compute, fused attention above all, remains zero.
+tensors of the CPU, which fills in the numbers. Results that a CPU cannot compute, those of fused attention above all,
+remain zero.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Values(TorchDispatchMode):
             with self:
                 args, kwargs = read_first(func, args, kwargs)
         written = [as_host(tensor) for tensor in written_by(func, args, kwargs) if on_device(tensor)]
-        before = [tensor.clone() for tensor in written]  # a part of what CUDA does is copies, which are real
+        before = [tensor.clone() for tensor in written]  # some operations on CUDA are copies, which are real
         outputs = func(*args, **kwargs)
         for tensor, number in zip(written, before, strict=True):
             tensor.copy_(number)
@@ -165,8 +166,8 @@ def as_host(tensor: Tensor) -> Tensor:
 
 
 def host_of(value: Any) -> Any:
-    """What stands for an argument on the CPU: the memory of a tensor, the CPU where an operation names the device, and
-    none of the device's generators."""
+    """The substitute of an argument on the CPU: the memory of a tensor, the CPU where an operation names the device,
+    and none of the device's generators."""
     if isinstance(value, Tensor):
         return as_host(value)
     if isinstance(value, torch.device) and value.type == "cuda":
@@ -176,7 +177,7 @@ def host_of(value: Any) -> Any:
 
 def read_first(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The arguments of an operation that reads numbers within itself, where the ghost has none yet, and stops on them:
-    what it reads is read here, by the operations by which it does, and handed to it."""
+    these numbers are read here, by the same operations, and handed to it."""
     if func.overloadpacket in INDEXING:
         indices: list[Any] = []
         for part in args[1]:

@@ -1,4 +1,4 @@
-"""Watches what a computation does on the device: where it waits, which kernels it chooses, and what it compiles."""
+"""Watches a computation on the device: where it waits, which kernels it chooses, and which graphs it compiles."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tests.ghost.build import ROOT
 from tests.ghost.values import Values, unwatched
 
 CODE = tuple(f"{ROOT}/{part}" for part in ("lit_transformers/", "datamodules/", "tests/ghost/faults.py"))
-"""What waits are looked for in."""
+"""The files in which waits are looked for."""
 
 
 class Watch:
-    """What has been watched since it was created.
+    """The events that it has watched since it was created.
 
     waits: how often the host has waited for the device, by phase and line of the suite. backends: the kernels of fused
-    attention that torch would choose on an H100, with cuDNN. kernels: of what torch compiles by itself, in place of
-    Inductor, how many graphs by the name of the function; runs: how often each was called. steps: of a trainer, in
+    attention that torch would choose on an H100, with cuDNN. kernels: the number of graphs that torch compiles by
+    itself, in place of Inductor, by the name of the function; runs: how often each was called. steps: of a trainer, in
     order.
     """
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 __all__ = ["CHANGES"]
 
-READ = "costs count the tokens that were read, and record those that were planned beside them"
+READ = "costs count the tokens that were read, and record the planned ones as well"
 NEW = "a field that records did not have"
 CURVE = "every loss has a curve"
 SUMS = "sums are divided by the targets of an update before they are differentiated, not after: other roundings"

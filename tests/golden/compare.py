@@ -1,4 +1,4 @@
-"""Compares what two folders of runs have recorded, to the bit."""
+"""Compares the records of two folders of runs, to the bit."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ __all__ = ["Difference", "compared", "differences", "reason_of"]
 
 Changes = Mapping[str, Mapping[str, str]]
 Values = dict[tuple[Any, ...], tuple[int, Any]]
-"""The line and the value of each result of a file, by its field and what tells it from others of that."""
+"""The line and the value of each result of a file, by its field and the keys that tell it from other results of the
+field."""
 
 OUTSIDE = frozenset({"version", "key", "config", "data", "environment"})
-"""The parts of a record that name the run and where it was made."""
+"""The parts of a record that name the run and its origin."""
 RESULTS = frozenset({"steps", "measured_step", "ranks", "cut", "trained_by"})
-"""What ``measured`` holds besides times, speeds and memory."""
+"""The entries of ``measured`` besides times, speeds and memory."""
 ABSENT = "nothing"
 RECORD = "record.json"
 
@@ -103,7 +104,7 @@ def curve_values(path: Path) -> Values:
 
 
 def output_values(path: Path) -> Values:
-    """Returns what was generated, by key and line."""
+    """Returns the generated outputs, by key and line."""
     lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
     return {(name, line): (line, value) for line, text in lines for name, value in leaves(json.loads(text))}
 
@@ -114,7 +115,7 @@ READERS: Mapping[str, Callable[[Path], Values]] = {
     "metrics.csv": curve_values,
     "outputs.jsonl": output_values,
 }
-"""The files that are compared, and what reads each."""
+"""The files that are compared, and the reader of each."""
 
 
 def rows(path: Path) -> list[dict[str, str]]:

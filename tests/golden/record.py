@@ -1,4 +1,4 @@
-"""Makes the runs by the real runner, each in processes of its own."""
+"""Makes the runs by the real runner, each in separate processes."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
     "two-ranks": text({"dropout": 0.1}, training=TWICE | {"devices": 2}),
     "classification-from-weights": run(ENCODER, "classification", LABELLED) | {"weights": f"{WEIGHTS}/checkpoint.ckpt"},
 }
-"""What each is of, by its name: fields that stay as they are by default are omitted."""
+"""The config of each run, by its name: fields that keep their defaults are omitted."""
 
 
 def write_corpus(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The comparison of golden runs names what differs, and leaves out what may differ."""
+"""The comparison of golden runs names the values that differ, and leaves out those that may differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kills the processes of studies again and again at random moments, and compares what is left with undisturbed studies.
+"""Kills the processes of studies again and again at random moments, and compares the results with undisturbed studies.
 
     python -m tests.kills --kills 1000 --folder /tmp/kills
     python -m tests.kills --kills 1000 --folder /tmp/kills-postgres --postgres
@@ -6,13 +6,13 @@
     python -m tests.kills --kills 40 --folder /tmp/kills-stages --real --stages
 
 Each round is a study with two workers, of runs by one process and by two ranks, and with --real of runs whose data a
-process of their own loads; with --stages it is one of runs that start from each other, three in a row, of which two
-arms share the first. Its command, workers, ranks, torchrun, the process from which workers are forked, loaders of
+separate process loads; with --stages it is one of runs that start from each other, three in a row, of which two arms
+share the first. Its command, workers, ranks, torchrun, the process from which workers are forked, loaders of
 data, the process that loaders are forked from, all but the command, or all of them get SIGKILL or SIGTERM: at any
 moment, or as a run is claimed, or a checkpoint, a record or the report written. The command is started again when it
-has ended. When all runs have finished their records are compared, bit for bit but for what was measured of time and
-memory, with those of the same study that nobody disturbed. Stop it any time, and start it again to go on: counts are in
-the folder.
+has ended. When all runs have finished their records are compared, bit for bit except for measured times and memory,
+with the records of the same study without kills. Stop it any time, and start it again to resume: counts are in the
+folder.
 
 Exits with status 1 where a record differs, a run was finished twice, or a process is left.
 """
@@ -125,7 +125,7 @@ ABLATION = Ablation(
 
 
 class Study:
-    """A study file, the folder of what is counted, and the records that the study leaves undisturbed."""
+    """A study file, the folder of its rounds and counts, and the records of the undisturbed study."""
 
     def __init__(self, folder: Path, *, real: bool, stages: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ class Round:
         return self.process
 
     def members(self) -> dict[str, list[psutil.Process]]:
-        """The living processes of all commands of this round, by what they do."""
+        """The living processes of all commands of this round, by their kind."""
         groups: dict[str, list[psutil.Process]] = {}
         for process in living(list(psutil.process_iter())):
             with suppress(psutil.Error, OSError):
@@ -233,7 +233,8 @@ class Round:
         return moment if came else "any"
 
     def _changed(self, process: subprocess.Popen[bytes], look: Callable[[], Any], *, first: bool = False) -> bool:
-        """Waits until what is looked at has changed, or is something at all; False where the command ended before."""
+        """Waits until the result of ``look`` has changed or, if ``first``, is not empty; returns False where the
+        command ended before."""
         before, deadline = look(), time.monotonic() + WAIT_SECONDS
         while process.poll() is None and time.monotonic() < deadline:
             now = look()
@@ -257,7 +258,7 @@ class Round:
         return ended and len(self.finished) == len(self.study.records)
 
     def settle(self) -> None:
-        """Lets the study end undisturbed, and compares what it left. Fails where anything differs."""
+        """Lets the study end undisturbed, and compares its records. Fails where anything differs."""
         for _ in range(10):
             if self.start().wait() == 0:
                 break
@@ -296,7 +297,7 @@ def require(holds: bool, message: str) -> None:
 
 @contextmanager
 def databases(folder: Path, *, postgres: bool) -> Iterator[Callable[[int], str | None]]:
-    """Yields what gives each round the address of its ledger, None for SQLite in its folder of runs."""
+    """Yields a function that returns the address of a round's ledger, None for SQLite in its folder of runs."""
     if not postgres:
         yield lambda number: None
         return
@@ -321,7 +322,7 @@ def databases(folder: Path, *, postgres: bool) -> Iterator[Callable[[int], str |
 
 
 def go(study: Study, kills: int, address: Callable[[int], str | None], chance: random.Random) -> dict[str, int]:
-    """Does rounds until there were so many kills; returns the counts, which are kept after every one."""
+    """Does rounds until there were ``kills`` kills; returns the counts, which are stored after every kill."""
     path = study.folder / "counts.json"
     counts = Counter(json.loads(path.read_text())) if path.exists() else Counter()
     while counts["kills"] < kills:
@@ -346,7 +347,7 @@ KINDS = ("moment", "victim", "signal")
 
 
 def main() -> None:
-    """Parses the options, does the rounds, and prints what was killed when and how."""
+    """Parses the options, does the rounds, and prints the number of kills by moment, victim and signal."""
     parser = argparse.ArgumentParser(prog="python -m tests.kills", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--kills", type=int, default=1000, help="how many, those of earlier calls counted in")
     parser.add_argument("--folder", type=Path, required=True, help="where studies and counts are kept")
@@ -355,7 +356,7 @@ def main() -> None:
     parser.add_argument("--stages", action="store_true", help="runs that start from each other, three in a row")
     parser.add_argument("--seed", type=int, default=None, help="of the random moments")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that what was started is stopped
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # to stop started processes
     folder = options.folder.resolve()
     study = Study(folder, real=options.real, stages=options.stages)
     if options.postgres:

@@ -68,7 +68,7 @@ def concatenated(batches: list[StringBatch]) -> StringBatch:
 
 
 class Joined:
-    """A loader that gives as one batch what an update of CONFIG takes as several."""
+    """A loader whose batches each join the batches of an update of CONFIG."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -178,7 +178,7 @@ def test_what_is_measured_at_the_end_is_the_mean_and_before_it_the_weights_of_th
     assert averaged[0] == unaveraged[0] and averaged[1] != unaveraged[1]
     assert record["metrics"]["val/nats"] == pytest.approx(averaged[1], rel=1e-6)
     averager_state = torch.load(tmp_path / "averaged" / "checkpoint.ckpt", weights_only=True)["callbacks"]["Averager"]
-    assert averager_state == {"sums": {}}, "what is over takes no room"
+    assert averager_state == {"sums": {}}, "a finished average takes no room"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A temperature that calibrates a trained classifier, what it is measured on, and the probabilities of predict."""
+"""A temperature that calibrates a trained classifier, the examples that it is measured on, and predict's output."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_probabilities_are_calibrated_after_the_command_and_measured_on_other_ex
     assert main(["calibrate", str(checkpoint)]) == 0
     shown = capsys.readouterr().out
     stated = json.loads((tmp_path / "calibration.json").read_text())
-    assert (stated["fitted"], stated["measured"]) == (40, 40), "all of validation, whatever a run evaluates"
+    assert (stated["fitted"], stated["measured"]) == (40, 40), "all of validation, also where a run evaluates less"
     assert (
         stated["temperature"] > 2 and stated["nats"][1] < stated["nats"][0] and stated["error"][1] < stated["error"][0]
     )

@@ -1,4 +1,4 @@
-"""A trained network becomes the start of another one: what both have is the same, and all else is told."""
+"""A trained network becomes the start of another one: their common parts are equal, and all others are reported."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def masked_words(length: int, steps: int, learning_rate: float, **fields: Any) -
 def test_a_run_goes_on_in_longer_rows_from_the_checkpoint_of_another_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It starts, without any training, from what was learned in short rows."""
+    """It starts, without any training, with the abilities that were learned in short rows."""
     learned = fit(masked_words(16, 60, 1e-2), tmp_path / "short")["metrics"]["val/nats"]
     arguments = ["convert", str(tmp_path / "short" / "checkpoint.ckpt"), str(tmp_path / "long"), "--length", "48"]
     assert main([*arguments, "--set", "model.mixer={kind: window, window: 8}"]) == 0

@@ -1,4 +1,4 @@
-"""A checkpoint of which a byte has changed is refused, and so is what never was one. Older ones are read."""
+"""A checkpoint with a changed byte is refused, and so is a file that never was one. Older checkpoints are read."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_bit_that_flips_anywhere_is_refused_or_was_of_nothing_that_is_read(tmp
 
 
 def test_a_part_that_is_marked_as_a_folder_is_refused(tmp_path: Path) -> None:
-    """torch.load reads nothing of it, and returns what was in memory."""
+    """torch.load reads nothing of it, and returns the previous contents of memory."""
     path = tmp_path / "it.ckpt"
     torch.save(HELD, path)
     content = bytearray(path.read_bytes())
@@ -106,7 +106,7 @@ def test_a_run_that_has_ended_keeps_its_weights_and_no_moments_unless_it_is_to(e
 
 
 def trained_further(checkpoint: Path, steps: int) -> Task:
-    """Trains by a trainer of one's own from a checkpoint up to so many updates."""
+    """Trains by a user's trainer from a checkpoint up to ``steps`` updates."""
     task = Task.load_from_checkpoint(checkpoint)
     trainer = L.Trainer(
         max_steps=steps,
@@ -173,7 +173,7 @@ OLDER: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = {
         {"future.0.weight": "heads.future_1.logits.weight", "future.1.bias": "heads.future_2.logits.bias"},
     ),
 }  # fmt: skip
-"""The names that weights of tasks had before tasks were networks with heads, and what they are now."""
+"""The names that weights of tasks had before tasks were networks with heads, and their present names."""
 
 
 def older_task(kind: str) -> tuple[Task, dict[str, Tensor], dict[str, str]]:

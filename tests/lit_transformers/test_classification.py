@@ -1,5 +1,4 @@
-"""Objectives that say one thing of a whole row: numbers do not depend on batches or padding, and what is to be learnt
-is learnt."""
+"""Objectives that predict one value of a whole row: numbers do not depend on batches or padding, and they learn."""
 
 from __future__ import annotations
 
@@ -75,7 +74,7 @@ def select_rows(batch: LabelledBatch, rows: slice) -> LabelledBatch:
 
 
 def with_padding(batch: LabelledBatch, by: int) -> LabelledBatch:
-    """The same rows with more padding, in which stands what is not to be seen."""
+    """The same rows with more padding, which holds symbols that must not be seen."""
     inputs = torch.cat([batch.inputs, torch.full((len(batch.labels), by), 3)], dim=1)
     padding_mask = torch.cat([batch.padding_mask, torch.zeros(len(batch.labels), by, dtype=torch.bool)], dim=1)
     return batch._replace(inputs=inputs, padding_mask=padding_mask)
@@ -188,7 +187,7 @@ def test_numbers_are_those_of_the_definition(config: RunConfig) -> None:
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("bias", [0.0, 50.0], ids=["all classes", "one class predicted"])
 def test_matthews_correlation_is_that_of_torchmetrics_and_0_where_that_is_undefined(bias: float, classes: int) -> None:
-    """Where one class alone is predicted it is 0 / 0, for which torchmetrics has a number near 0 of its own."""
+    """Where one class alone is predicted it is 0 / 0, for which torchmetrics gives a number near 0."""
     outputs = torch.randn(classes, 40, generator=torch.manual_seed(3))
     labels = torch.arange(40) % 3 % 2  # the third class is predicted and is no label
     outputs[1] += bias + labels

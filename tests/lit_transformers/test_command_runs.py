@@ -1,4 +1,4 @@
-"""Runs of commands: small programs of a shell and awk, and what they leave."""
+"""Runs of commands: small programs of a shell and awk, and the files that they leave."""
 
 from __future__ import annotations
 
@@ -320,12 +320,12 @@ def test_no_process_of_a_command_outlives_a_killed_worker(project: Path, tmp_pat
     worker.kill()
     worker.wait()
     wait_for(lambda: not any(is_alive(pid) for pid in pids))
-    assert (run / "output.txt").read_text() == "printed\n", "what was printed before is lost"
+    assert (run / "output.txt").read_text() == "printed\n", "the output from before is lost"
 
 
 @pytest.mark.parametrize("status", ["kill -9 $$", "sh -c 'kill -9 $$'; exit $?"])
 def test_a_command_that_the_system_has_killed_is_done_again(project: Path, status: str) -> None:
-    """Its reason is not in the command: the launcher does it again, and says what is likely if that happens often."""
+    """The cause is not in the command: the launcher runs it again, and names the likely cause if that happens often."""
     program(project, status)
     with pytest.raises(ProcessKilled, match=r"its command was killed \(signal 9\)"):
         fit(config("./losses.sh {seed}"), project / "runs" / "a")

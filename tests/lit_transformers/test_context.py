@@ -18,7 +18,7 @@ from lit_transformers.tasks.causal_lm import CausalLM
 
 @pytest.fixture
 def untrained(small_run: RunConfig, monkeypatch: pytest.MonkeyPatch) -> CausalLM:
-    """A network with large weights that stands for what a checkpoint holds."""
+    """A network with large weights, in place of the network of a checkpoint."""
     torch.manual_seed(0)
     config = small_run.override({"model.initial_std": 0.5})
     data = config.data.build()

@@ -1,4 +1,4 @@
-"""Cores and threads, on machines that are folders with what Linux would show of them."""
+"""Cores and threads, on machines that are folders with the files by which Linux would describe them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an encoder-decoder says: the searches find what they claim to, whatever stands beside a row in its batch."""
+"""Outputs of an encoder-decoder: each search finds the output that it promises, with any other rows in its batch."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def sources(rows: int = 6, symbols: int = SIZE) -> tuple[Tensor, Tensor]:
 
 
 def at_most(length: int, config: DecodingConfig) -> DecodingConfig:
-    """Every row says no more than so many symbols."""
+    """Limits every output to ``length`` symbols."""
     return config.override({"ratio": 0.0, "extra": length})
 
 
 def log_probabilities(network: EncoderDecoder, source: Tensor, outputs: list[list[int]]) -> Tensor:
-    """Of each output of one source, with what ends it, read anew."""
+    """The log-probability of each output of one source, with the symbol that ends it, computed anew."""
     rows = [torch.tensor([BOUNDARY, *output]) for output in outputs]
     symbols = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
     inputs = symbols[:, :-1].clamp(min=0)
@@ -79,7 +79,7 @@ WAYS = [
     ids=lambda value: value if isinstance(value, str) else value.kind,
 )
 def test_a_state_changes_nothing_of_what_is_said(config: DecodingConfig, stack: str) -> None:
-    """Every search with one stack, and every stack with one search: a search takes rows of a state, whatever it is."""
+    """Every search with one stack, and every stack with one search: a search takes rows of any state."""
     network, (source, padding_mask) = build(stack=stack), sources()
     cached = decode(network, source, padding_mask, config, BOUNDARY)
     uncached = decode(network, source, padding_mask, config.override({"cache": False}), BOUNDARY)
@@ -198,7 +198,7 @@ def test_an_output_ends_where_the_weights_of_the_decoder_reach_no_further(
     with torch.no_grad():
         network.tokens.logits.bias[BOUNDARY] = -1e4  # type: ignore[union-attr, index]
     decoded = decode(network, source, padding_mask, config, BOUNDARY)
-    assert [len(row) for row in decoded.symbols] == [16] * len(source), "for so many positions it was built"
+    assert [len(row) for row in decoded.symbols] == [16] * len(source), "it was built for 16 positions"
     limited = decode(network, source, padding_mask, at_most(16, config), BOUNDARY)
     assert decoded.symbols == limited.symbols
     torch.testing.assert_close(decoded.scores, limited.scores)

@@ -1,4 +1,4 @@
-"""A description of data is of one kind, and whatever needs another kind says so, with the place and the way out."""
+"""A description of data is of one kind; a part that needs another kind is refused with the place and the way out."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ OF_ENCODERS = (
 READERS = {"seq2seq": "encoder_decoder"} | dict.fromkeys(OF_ENCODERS, "encoder")
 SMALL: dict[str, Any] = {"dim": 16, "heads": 2, "depth": 1}
 FIELDS: dict[str, dict[str, Any]] = {"permutation_lm": {"query_stream": "learned"}, "bilm": {"causal": True}}
-"""What a task needs of its model besides."""
+"""Further fields of the model that a task needs."""
 
 
 def described(kind: type[DataDescription]) -> DataDescription:

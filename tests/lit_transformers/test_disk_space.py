@@ -1,4 +1,4 @@
-"""Room for checkpoints: what they take is known beforehand, and what is full is named."""
+"""Room for checkpoints: their size is known beforehand, and an error names the place that is full."""
 
 from __future__ import annotations
 

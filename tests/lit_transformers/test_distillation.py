@@ -1,4 +1,4 @@
-"""Distillation: the loss is the formula, the teacher stays what it is, and stops, ranks and layouts change nothing."""
+"""Distillation: the loss equals its formula, the teacher is constant, and stops, ranks and layouts change nothing."""
 
 from __future__ import annotations
 
@@ -465,7 +465,7 @@ def test_a_file_teaches_as_its_run_does(distilled: Path) -> None:
 
 
 def test_a_deformer_starts_from_the_network_that_teaches_it(tmp_path: Path) -> None:
-    """The full model is fine-tuned first, once: its weights are where the student begins, and what it learns from."""
+    """The full model is fine-tuned first, once: the student starts from its weights, and learns from its outputs."""
     lines = [f"{n % 2},words {n} of one,{'some' if n % 2 else 'no'} words of another" for n in range(40)]
     (tmp_path / "pairs.csv").write_text("\n".join(["label,text,second", *lines]))
     source = {"kind": "labelled_texts", "path": str(tmp_path / "pairs.csv"), "splits": "hash", "validation": 0.2}

@@ -1,4 +1,4 @@
-"""Runs read the same batches on any number of ranks and of worker processes, and go on with another number of them.
+"""Runs read the same batches on any number of ranks and of worker processes, and resume with another number of them.
 
 Objectives that read rows are in ``test_pretraining_ranks.py``; that workers make the same batches of every kind of data
 is in ``tests/datamodules/test_any_reader.py``.
@@ -108,7 +108,7 @@ def test_any_number_of_ranks_and_workers_reads_the_same_batches(
 
 
 def killed_and_gone_on(config: RunConfig, folder: Path) -> dict[str, Any]:
-    """The record of a run that is killed on four ranks once it has a checkpoint, and goes on with two."""
+    """The record of a run that is killed on four ranks once it has a checkpoint, and resumes with two."""
     process = training(config.override({"training.devices": 4}), folder, 0.0)
     process.until((folder / CHECKPOINT).exists)
     process.send(signal.SIGKILL)
@@ -150,7 +150,7 @@ def test_other_random_numbers_are_told(tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_whether_each_rank_holds_the_whole_network_or_a_part(tmp_path: Path) -> None:
-    """Moments of the optimizer are cut and put together with the weights, which decay by groups of their own."""
+    """Moments of the optimizer are cut and joined with the weights, which are in groups with different decays."""
     config = config_of("stream", 1, 0).override({"training.steps": 20, "training.validate_every": 20})
     parts = [config.override({"training.devices": ranks, "training.strategy": "fsdp"}) for ranks in (4, 2)]
     steps = [0]

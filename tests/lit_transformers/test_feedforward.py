@@ -58,7 +58,7 @@ def test_a_gated_feed_forward_is_its_equation(name: Activation) -> None:
 
 @pytest.mark.parametrize("dim", [6, 64, 512])
 def test_a_gate_takes_its_parameters_from_the_width_unless_that_is_given(dim: int) -> None:
-    """Three matrices of 8/3 dim hold what two of 4 dim do, but for what does not divide by three."""
+    """Three matrices of 8/3 dim have as many weights as two of 4 dim, up to the remainder of a division by three."""
     ungated, gated, gated_wide = (
         sum(p.numel() for p in built(config, dim).parameters())
         for config in (

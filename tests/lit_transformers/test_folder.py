@@ -1,4 +1,4 @@
-"""A folder holds one run: another one is refused before anything is written, the same one goes on or is read."""
+"""A folder holds one run: another run is refused before anything is written, and the same run resumes or is read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVALUATED = {"task.evaluation": {"mixer.memory": 24}}
 
 @pytest.fixture(scope="module")
 def config(small_run: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
-    """A short run on a corpus of its own."""
+    """A short run on a separate corpus."""
     corpus = tmp_path_factory.mktemp("own") / "corpus"
     shutil.copytree(small_run.data.source.path, corpus)
     return small_run.override({"training.steps": 4, "training.log_every": 2, "data.source.path": str(corpus)})
@@ -113,8 +113,8 @@ def test_a_run_of_other_code_is_refused_finished_or_not(
 def test_a_folder_whose_run_is_of_other_code_trains_again_by_the_same_command_without_its_old_results(
     config: RunConfig, occupied: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The folder holds the only copy of the config, so that the way out names what to remove. A repeated command reads
-    the new record."""
+    """The folder holds the only copy of the config, so that the way out names the files to remove. A repeated command
+    reads the new record."""
     command = ["fit", str(occupied / RUN)]
     monkeypatch.setattr(keys, "code_of", lambda config: "of later code")
     assert main(command) == 2

@@ -1,4 +1,4 @@
-"""Gates pass sound models and name what is wrong with broken ones."""
+"""Gates pass sound models and name the faults of broken ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BrokenConfig(MixerConfig):
 
 
 class BrokenMixer(Mixer):
-    """A running mean of the past, or what its fault makes of it."""
+    """A running mean of the past, which its fault may change."""
 
     def __init__(self, config: BrokenConfig, shape: Shape) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class TwoWayConfig(MixerConfig):
 
 
 class TwoWay(Mixer):
-    """The mean of all tokens, or what its fault makes of it."""
+    """The mean of all tokens, which its fault may change."""
 
     def __init__(self, config: TwoWayConfig, shape: Shape) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ class UnusualConfig(BrokenConfig):
 def test_a_miniature_goes_by_the_roles_of_fields_and_not_by_their_names() -> None:
     mixer = UnusualConfig(horizon=(3, 90), past=4096, lapse=0.5, memory=100)
     config = LanguageModelConfig(mixer=mixer)
-    assert miniature.probe_length(config) == 2 * 90 + 3, "neither the past nor what is repeated is a length"
+    assert miniature.probe_length(config) == 2 * 90 + 3, "neither the past nor the number of rounds is a length"
     assert miniature.miniature(config, 183).mixer == mixer.override({"past": 192, "lapse": 0.0})
     assert memories(config) == {"mixer.past": 4096}
     assert [gate for gate in gates.check(config) if not gate.passed] == []

@@ -1,4 +1,4 @@
-"""Text from a model: what is chosen, that nothing is forgotten or read twice, and the command that does it."""
+"""Text from a model: the choice of symbols, a memory that forgets and repeats nothing, and the command."""
 
 from __future__ import annotations
 

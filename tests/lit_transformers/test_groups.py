@@ -1,4 +1,4 @@
-"""Groups of parameters: whose role is whose, who learns when and at which rate, and what that costs."""
+"""Groups of parameters: the role of each parameter, when and at which rate it learns, and the cost."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_stacks_of_a_network_are_roles_and_shared_layers_are_of_every_step() -> 
 
 
 class Marked(nn.Module):
-    """Names a role of its own, but not for what it stands around."""
+    """Names a role for its gate, but not for the module that it wraps."""
 
     role = "gates"
 
@@ -228,7 +228,8 @@ def start_of(config: RunConfig) -> dict[str, Tensor]:
 
 
 def test_what_learns_later_is_as_if_frozen_until_then(tmp_path: Path) -> None:
-    """To the bit: others are clipped by a norm of what learns, and what does not has no decay and no moments."""
+    """To the bit: gradients are clipped by the norm of learning parameters alone, and the others have no decay and no
+    moments."""
     late = STRINGS.override(LATE | {"training.clip": 0.1, "training.schedule": "constant"})
     frozen = late.override({"training.steps": 3, "training.groups": [FROZEN_EMBEDDINGS, FROZEN_LAYER]})
     late_run = tmp_path / "late" / "run"
@@ -450,7 +451,7 @@ def test_a_config_from_before_there_were_groups_means_the_same(tmp_path: Path) -
 
 
 class OneRate(torch.optim.Optimizer):
-    """Steps by a rate of its own, which no group has."""
+    """Steps by its own rate, which no group has."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {})

@@ -1,4 +1,4 @@
-"""What a run may be made of is listed, chosen by name, and read from files from before there was a choice."""
+"""The kinds of each part of a run are listed, chosen by name, and read from files from before there was a choice."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_task_survives_plain_data_and_names_what_it_reads(kind: str) -> None:
     config = TASKS[kind]()
     assert type(config).from_dict(config.to_dict()) == config and RunConfig.kinds == {}
     matching = [name for name, data in DATA.items() if data.describes is TASKS[kind].reads]
-    assert matching, "some data gives what the task learns from"
+    assert matching, "no kind of data fits the task"
     run = RunConfig().override({"task": kind, "data": matching[0]})
     assert RunConfig.from_dict(yaml.safe_load(run.to_yaml())) == run
 

@@ -1,4 +1,4 @@
-"""What the labels of arms say: what differs between them, and nothing that all of them share."""
+"""Labels of arms name the differences between the arms, and nothing that all of them share."""
 
 from __future__ import annotations
 

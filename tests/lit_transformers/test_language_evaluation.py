@@ -1,4 +1,4 @@
-"""What an evaluation of a language model reports is of the text, not of symbols, batches or processes."""
+"""The numbers of an evaluation of a language model depend on the text, not on symbols, batches or processes."""
 
 from __future__ import annotations
 

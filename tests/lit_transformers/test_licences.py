@@ -1,4 +1,4 @@
-"""What weights are made of keeps its licence, from a folder of Hugging Face through a run to an exported folder."""
+"""Weights keep the licences of their sources, from a folder of Hugging Face through a run to an exported folder."""
 
 from __future__ import annotations
 

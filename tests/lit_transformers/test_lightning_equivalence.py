@@ -1,4 +1,4 @@
-"""Runs of LightningModules are what Lightning's own Trainer does, and are the same however often they are stopped."""
+"""Runs of LightningModules equal runs of Lightning's own Trainer, however often they are stopped."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ def test_the_key_covers_the_module_and_what_it_imports_of_its_folder(
 
     before = key()
     (package / "other.py").write_text("X = 1\n")
-    assert key() == before, "what is not imported is no part of it"
+    assert key() == before, "a file that is not imported is no part of it"
     (package / "helper.py").write_text("LOSS = 2\n")
     assert key() != before
 

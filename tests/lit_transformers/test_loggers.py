@@ -1,4 +1,4 @@
-"""Loggers of a run: what they receive, and that a run which was stopped and killed goes on in the same one."""
+"""Loggers of a run: the values that they receive, and a stopped and killed run that resumes in the same logger."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def train_logged(config: RunConfig, *attempts: tuple[Path, int, signal.Signals])
 
 @pytest.fixture(scope="module")
 def runs(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two runs: ``whole``, and ``resumed``, which was stopped after an update, went on and was killed at
-    a later one, and went on from the earlier one."""
+    """A folder with two runs: ``whole``, and ``resumed``, which was stopped after an update, resumed, killed at a later
+    update, and resumed from the earlier one."""
     folder = tmp_path_factory.mktemp("runs")
     whole, resumed, never = folder / "whole", folder / "resumed", config.training.steps + 1
     attempts = ((whole, never, signal.SIGTERM), (resumed, EARLIER, signal.SIGTERM), (resumed, LATER, signal.SIGKILL))

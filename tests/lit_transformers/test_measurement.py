@@ -1,4 +1,4 @@
-"""What a record says of what its metrics were measured on, of their units and of their goals."""
+"""The data that the metrics of a record were measured on, their units and their goals, as the record states them."""
 
 from __future__ import annotations
 

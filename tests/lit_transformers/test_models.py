@@ -1,4 +1,4 @@
-"""The three models, their symbols, and what they learn."""
+"""The three models, their symbols, and their learning."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def test_extra_tokens_are_seen_and_not_given_back() -> None:
     changed = symbols.clone()
     changed[0, 8] = (changed[0, 8] + 1) % 11
     assert (network(changed, padding_mask).hidden[0, 0] - before[0, 0]).abs().max() > 1e-6, (
-        "what is far is heard through them"
+        "distant symbols are seen through the extra tokens"
     )
     without_extra = config.override({"extra_tokens": 0}).build(probe_data(11, 16)).double()
     assert torch.equal(

@@ -133,7 +133,7 @@ def test_all_tasks_read_the_layers_that_are_chosen(fields: dict[str, Any]) -> No
 
 
 def test_the_loss_of_an_update_is_that_of_separate_tasks_that_share_a_network() -> None:
-    """Each a task of its own with the same weights, whose losses are means over all of its rows in the update."""
+    """Each is a separate task with the same weights, whose losses are means over all of its rows in the update."""
     task = built()
     batches = [rows("kinds", 4), rows("signs", 3), rows("kinds", 2), rows("numbers", 5)]
     actual = gradients(task, batches)
@@ -364,7 +364,7 @@ def test_a_mean_over_tasks_names_its_measures_with_their_columns_and_perfect_sco
 
 
 def test_one_task_starts_from_its_head_among_several(trained: Path, corpora: Path, tmp_path: Path) -> None:
-    """By the labels' names, in whatever order they are now written."""
+    """By the labels' names, though they are now written in another order."""
     own = texts(corpora, "topic") | {"labels": LABELS["topic"][::-1]}
     plain = run(corpora).to_dict() | {
         "task": "classification",

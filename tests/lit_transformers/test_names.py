@@ -15,7 +15,7 @@ from sweeps.ledger.ledger import ActiveRun, Pulse
 from sweeps.status import plain_table, work_table
 
 ROOM = 18
-"""What the other columns of a plan leave of 80 columns for the names of arms."""
+"""The characters that the other columns of a plan leave, of the 80 of a line, for the names of arms."""
 
 
 def test_no_arm_of_any_study_is_broken_within_a_word() -> None:

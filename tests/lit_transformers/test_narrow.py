@@ -103,7 +103,7 @@ def definitions(task: Task, batches: list[Any], score: str) -> dict[str, Tensor]
 
 @pytest.mark.parametrize("score", ["importance", "magnitude"])
 def test_a_run_starts_from_the_heads_and_channels_of_the_highest_scores(wide: Path, score: str, tmp_path: Path) -> None:
-    """The narrower network computes what the wide one does with the others at zero."""
+    """The narrower network equals the wide one with the other heads and channels at zero."""
     config = from_file(wide, {"score": score, "batches": 3})
     record = fit(config, tmp_path / "narrow")
     line = f"each layer keeps 2 of 4 heads and 10 of 24 feed-forward channels ({score})"

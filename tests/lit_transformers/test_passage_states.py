@@ -1,5 +1,5 @@
 """States of passages on disk: precisions and checksums against slow oracles, answers against ``predict`` on the same
-windows, an ``encode`` that is killed, and what is refused."""
+windows, an ``encode`` that is killed, and refusals."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_of_several_passages_the_span_with_the_greatest_score_is_the_answer(
 def test_only_spans_that_may_be_the_answer_stay_in_memory(
     folder: Path, states: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever number of windows is read together, also if the windows of a passage are read one after another."""
+    """For any number of windows that are read together, also if the windows of a passage are read one after another."""
     lines = [{"question": question} for question in QUESTIONS]
     whole = answered(reader(folder, states["float32"]), *lines)
     held: list[int] = []

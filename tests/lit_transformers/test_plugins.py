@@ -32,7 +32,7 @@ OWN = ("my_parts", "my_helper", "my_package", "my_package.inner")
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty working folder; what a test imports and enters into tables is taken out after it."""
+    """An empty working folder; modules that a test imports and enters into tables are removed after it."""
     before = {id(table): (table, dict(table)) for table in (MIXERS, EXAMPLES)}
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(plugins.VARIABLE, raising=False)
@@ -176,7 +176,7 @@ def test_a_family_with_several_bases_is_one_part(project: Path) -> None:
         "from lit_transformers.models import LanguageModelConfig",
         "@final",
         'class MineConfig(LanguageModelConfig, kind="mine"):',
-        '    """A family of its own."""',
+        '    """A new family."""',
     )
     (project / "my_parts.py").write_text("\n".join(lines))
     plugin = plugins.locate("my_parts.py")

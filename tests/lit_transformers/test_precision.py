@@ -65,7 +65,7 @@ def test_int8_reads_weights_and_inputs_of_8_bits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("precision", ["int8", "bfloat16"])
 def test_a_text_is_the_same_alone_and_with_others(precision: Precision, tmp_path: Path) -> None:
-    """Each input has a scale of its own."""
+    """Each input has its own scale."""
     checkpoint, _ = saved(over_texts(tmp_path, "classification"), tmp_path)
     together = probabilities(checkpoint, precision, *LINES)
     alone = [probabilities(checkpoint, precision, line)[0] for line in LINES]

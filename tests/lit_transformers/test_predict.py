@@ -1,4 +1,4 @@
-"""New texts through a trained classifier or regressor: a JSON line for each, and what became of the lines is told."""
+"""New texts through a trained classifier or regressor: a JSON line for each, and messages about the lines."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def predicted(predictor: Predictor, *lines: str) -> list[Any]:
 
 
 def close(prediction: dict[str, Any]) -> dict[str, Any]:
-    """What is equal to a prediction but for rounding, which other lines of a batch change."""
+    """A value that equals a prediction except for rounding, which depends on the other lines of a batch."""
     return prediction | {"probabilities": pytest.approx(prediction["probabilities"], abs=1e-5)}
 
 
@@ -63,7 +63,7 @@ def of(checkpoint: Path, form: LineFormat = "text", **options: Any) -> Predictor
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_a_line_is_predicted_as_an_example_of_the_data_is(task: str, tmp_path: Path) -> None:
-    """In whatever batch and window, after the files of the run are gone."""
+    """In any batch and window, after the files of the run are gone."""
     config = over_texts(tmp_path, task)
     checkpoint, network = saved(config, tmp_path)
     data, texts = config.build_data(), list[str]()

@@ -1,4 +1,4 @@
-"""A few steps tell what a run takes."""
+"""A few steps measure the time and memory of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lit_transformers.runs import RunConfig
 
 
 def write_probe(config: RunConfig, path: Path) -> None:
-    """Measures a run with the library's runner, in a process of its own; for ``Forked``."""
+    """Measures a run with the library's runner, in a separate process; for ``Forked``."""
     path.write_text(json.dumps(load_runner(RunConfig.runner).probe(config)._asdict()))
 
 

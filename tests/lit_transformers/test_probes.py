@@ -1,4 +1,4 @@
-"""Probes and fine-tuning: what reads a layer reads that layer, what is frozen stays, and a start is that of a run."""
+"""Probes and fine-tuning: a probe reads its layer, frozen weights do not change, and a run starts from another run."""
 
 from __future__ import annotations
 
@@ -207,15 +207,15 @@ def test_a_frozen_network_keeps_the_weights_that_it_starts_from_and_its_head_lea
     assert not torch.equal(*(task.get_parameter("heads.label.map.1.weight") for task in (probe, fresh)))
     batch = a_batch(config)
     losses = [fresh.train().training_step(batch, 0)["loss"] for _ in range(2)]
-    assert torch.equal(*losses), "nothing is dropped of what is frozen"
+    assert torch.equal(*losses), "a frozen network has no dropout"
 
 
 def test_fine_tuning_starts_from_a_checkpoint_and_changes_it(pretrained: Path, questions: str, tmp_path: Path) -> None:
     fit(downstream(questions, pretrained), tmp_path)
     tuned, start = (load(path)[0].network.state_dict() for path in (tmp_path / "checkpoint.ckpt", pretrained))
     moved = {name for name in tuned if not torch.equal(tuned[name], start[name])}
-    assert moved == {*tuned} - {"tokens.logits.bias"}, "all but what the softmax alone reads"
-    assert all((tuned[name] - start[name]).abs().max() < 0.05 for name in moved), "four small steps from where it was"
+    assert moved == {*tuned} - {"tokens.logits.bias"}, "all but the weight that the softmax alone reads"
+    assert all((tuned[name] - start[name]).abs().max() < 0.05 for name in moved), "four small steps from its start"
 
 
 def test_what_cannot_be_read_at_a_layer_is_refused(questions: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Exported programs compute what their networks compute, at any number and length of rows, or are refused."""
+"""Exported programs equal their networks, at any number and length of rows, or are refused."""
 
 from __future__ import annotations
 

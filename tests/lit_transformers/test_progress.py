@@ -1,4 +1,4 @@
-"""How a run that is watched without a terminal goes on: a few plain lines, and none among the metrics."""
+"""The progress of a run without a terminal: a few plain lines, and none among the metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lit_transformers.training.reporting import Progress, ProgressReporter
 
 
 def lines_of(steps: int, seconds_a_step: float) -> list[str]:
-    """What is written of a run that gets through its steps at that pace."""
+    """The lines of a run whose steps take ``seconds_a_step`` each."""
     lines: list[str] = []
     time = 0.0
     listener = PlainLines(lines.append, lambda: time)

@@ -182,7 +182,7 @@ def test_a_product_scores_each_token_by_a_vector_of_the_question() -> None:
 
 
 def windows_of(questions: int, threshold: float | None) -> tuple[list[WindowAnswer], list[dict[str, Any]]]:
-    """Windows of questions, in which scores tie across windows, and what follows from them by a slow loop."""
+    """Windows of questions, in which scores tie across windows, and the answers of a slow loop over them."""
     chance, rows, expected = random.Random(5), [], []
     for question in range(questions):
         answers = ("red",) if chance.random() < 0.6 else ()
@@ -371,7 +371,7 @@ def test_two_ranks_with_a_part_of_the_weights_each_train_layers_apart_as_one_pro
 
 
 def test_a_new_question_is_answered_as_one_of_the_data_is(cached: Path) -> None:
-    """In whatever batch and window; offsets are those of the passage, and what is too long is read in windows."""
+    """In any batch and window; offsets are those of the passage, and a text that is too long is read in windows."""
     checkpoint = cached / "run" / "checkpoint.ckpt"
     outputs = [json.loads(line) for line in (cached / "run" / OUTPUTS).open()]
     _, config, _ = load(checkpoint)

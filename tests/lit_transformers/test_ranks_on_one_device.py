@@ -1,4 +1,4 @@
-"""Two ranks on one device by gloo train and measure what one rank by NCCL does on the rows of both."""
+"""Two ranks on one device by gloo train and measure as one rank by NCCL does on the rows of both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [
 
 
 def start(config: RunConfig, ranks: int, backend: str, folder: Path) -> Forked:
-    """Begins a run by so many ranks, all on one device."""
+    """Begins a run by ``ranks`` ranks, all on one device."""
     (folder / "run").mkdir(parents=True)
     return Forked(folder / "output.txt", train_as_rank, config, folder / "run", backend, ranks=ranks)
 

@@ -86,7 +86,7 @@ def fit_together(folder: Any) -> None:
 
 
 def without_dropout(**changes: Any) -> RunConfig:
-    """What ranks drop is drawn on each of them."""
+    """A run without dropout, whose masks each rank would draw by itself."""
     return config_of("rows", **{"model.dropout": 0.0, "task.dropout": 0.0, **changes})
 
 

@@ -1,4 +1,4 @@
-"""Records and plans are written as they are read, number by number, and what is malformed is named by its place."""
+"""Records and plans are written as they are read, number by number, and errors name the place of a malformed value."""
 
 from __future__ import annotations
 

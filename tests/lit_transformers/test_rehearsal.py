@@ -1,4 +1,4 @@
-"""What a run will need at its end is asked for before it begins."""
+"""The needs of a run at its end are checked before it begins."""
 
 from __future__ import annotations
 

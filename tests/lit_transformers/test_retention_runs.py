@@ -1,5 +1,5 @@
-"""What a network could do before a run is measured with the weights that its first stage starts from, and after it with
-those that it leaves, by the same heads; nothing that no step has trained is measured."""
+"""Abilities of a network are measured before a run, with the weights that its first stage starts from, and after it,
+with the weights that it leaves, by the same heads; no untrained part is measured."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_before_is_measured_once_for_all_runs_that_start_from_the_same_weights(f
         )
     further = slow.override({"start": {"network": {"run": slow.to_dict()}}})
     chained = retention_configs(further, language(folder))
-    assert chained is not None and chained.before == pairs[0].before, "what the first stage starts from"
+    assert chained is not None and chained.before == pairs[0].before, "the weights that the first stage starts from"
     assert retention_configs(slow.override({"start": None}), language(folder)) is None
     seeded = fine_tuning(folder).override({"seed": 3, "data.seed": 3})
     own = retention_configs(seeded, language(folder))

@@ -1,4 +1,4 @@
-"""Reversible layers compute what their equations say, and their backward pass what autograd finds of it."""
+"""Reversible layers equal their equations, and their backward pass gives the gradients of autograd."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXACT = 1e-9
 
 
 class Draws(Mixer):
-    """Reads the sequence in a random order that it draws for each pass, adds noise, and has a loss of its own."""
+    """Reads the sequence in a random order that it draws for each pass, adds noise, and has its own loss."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ def test_without_gradients_the_numbers_are_the_same() -> None:
 
 
 def test_other_passes_choose_anew() -> None:
-    """The tape is of one pass: what is kept for its second computation is not kept for the next one."""
+    """The tape is of one pass: choices that are stored for its second computation are not stored for the next pass."""
     stack, x = stack_of(DrawsConfig()), noise(2, LENGTH, DIM)
     assert not torch.allclose(stack(x, context()).y, stack(x, context()).y)
 
@@ -241,8 +241,8 @@ def test_both_computations_are_of_the_same_precision() -> None:
 
 @pytest.mark.parametrize("depth", [2, 12])
 def test_in_half_precision_gradients_are_those_of_kept_activations(depth: int) -> None:
-    """Streams of float32 find their way back through twelve layers of bfloat16: 1e-3 of the largest gradient, where
-    branches err by 4e-3 of their own."""
+    """Streams of float32 are restored through twelve layers of bfloat16: errors are 1e-3 of the largest gradient, while
+    branches err by 4e-3 of their values."""
     stack, x = stack_of(dropout=0.1, depth=depth).float(), noise(2, LENGTH, DIM).float()
 
     def current_gradients() -> dict[str, Tensor]:
@@ -332,7 +332,7 @@ def rank_of_two(directory: Path) -> None:
         parallel(rows[2 * rank : 2 * rank + 2], context()).y.square().mean().backward()
     if rank == 0:
         torch.save({name: p.grad for name, p in stack.named_parameters()}, directory / "gradients.pt")
-    # What communicates is freed while both ranks are there: freed after the group, it may wait for the other for ever.
+    # The parallel module is freed while both ranks run: freed after the group, it may wait for the other rank for ever.
     del parallel
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()

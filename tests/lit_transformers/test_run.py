@@ -1,4 +1,4 @@
-"""A run from config to record: repeatable, resumable, and clear about what went wrong."""
+"""A run from config to record: repeatable, resumable, and with clear errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def config(small_run: RunConfig) -> RunConfig:
 
 
 def reproducible(record: dict[str, Any]) -> dict[str, Any]:
-    """A record without what no two runs share: when, and how fast."""
+    """A record without the values that no two runs share: times and speeds."""
     return {name: value for name, value in record.items() if name != "measured"}
 
 
@@ -346,7 +346,7 @@ def test_weights_of_which_a_bit_has_flipped_are_not_measured_not_resumed_and_not
 @pytest.mark.slow
 def test_a_compiled_network_computes_the_same(config: RunConfig, tmp_path: Path) -> None:
     config = config.override({"training.steps": 4, "training.validate_every": None, "model.dropout": 0.0})
-    one_segment = {"bytes": 8, "last": "cut"}  # what is compiled for training has read segments with and without memory
+    one_segment = {"bytes": 8, "last": "cut"}  # the compiled training step has read segments with and without memory
     config = config.override({"model.mixer": {"kind": "attention", "memory": 8}, "model.depth": 1})
     config = config.override({"data.evaluation": one_segment, "data.batch_size": 2})  # as many rows as a probe has
     uncompiled = fit(config, tmp_path / "plain")

@@ -1,4 +1,4 @@
-"""Runs on CUDA: they learn, go on after an interruption, and name the device."""
+"""Runs on CUDA: they learn, resume after an interruption, and name the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that lag behind end early: at the step that the bars say, with what was measured there, on all ranks."""
+"""Runs that lag behind end early: at the step that the bars name, with the metrics of that step, on all ranks."""
 
 from __future__ import annotations
 

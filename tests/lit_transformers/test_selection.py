@@ -154,7 +154,7 @@ class Halve(L.Callback):
 
 @pytest.fixture
 def callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of a callback in a module of its own, ``halving``."""
+    """The file of a callback in a separate module, ``halving``."""
     path = tmp_path / "halving.py"
     path.write_text(CALLBACK)
     monkeypatch.syspath_prepend(tmp_path)

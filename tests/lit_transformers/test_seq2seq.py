@@ -1,4 +1,4 @@
-"""Runs on pairs: a smoothed loss of real symbols alone, honest numbers beside it, and outputs that are kept."""
+"""Runs on pairs: a smoothed loss of real symbols alone, metrics without smoothing, and stored outputs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def first_batch(data: Data) -> PairBatch:
 
 
 def artifacts(directory: Path) -> tuple[Any, ...]:
-    """All that a report reads of a run, without what the clock said."""
+    """All that a report reads of a run, without its times."""
     record = json.loads((directory / "record.json").read_text())
     del record["measured"]
     return record, *((directory / name).read_bytes() for name in ("metrics.csv", "documents.csv", OUTPUTS))

@@ -154,7 +154,7 @@ def test_fewer_channels_are_the_nearest_of_their_rank() -> None:
 
 
 def test_a_narrow_norm_has_vectors_of_mean_zero(dense: LabelledTask) -> None:
-    """It then divides them by what the wide norm divides theirs by, as far as these have the rank."""
+    """It then divides them by the same numbers as the wide norm, as far as the wide vectors have the rank."""
     after = started(dense, embedding_dim=6, factorise="svd").state_dict()
     table, norm = after[TABLE], after["network.stack.entry.norm.weight"]
     torch.testing.assert_close(table.mean(dim=1), torch.zeros(len(table)), rtol=0, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Spaces say what can be: every path is a field, and every end a value of it."""
+"""Search spaces hold possible values: every path is a field, and every end is a value of it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_is_no_space_is_refused_when_it_is_made(make: object) -> None:
 
 
 class Mistyped(Config):
-    """Declares what it has not."""
+    """Declares the space of a field that it lacks."""
 
     space = {"windw": Interval(1, 2)}  # noqa: RUF012
 

@@ -20,7 +20,7 @@ from lit_transformers.training.stopping import Stop, stop_requests
 
 @pytest.fixture(scope="module")
 def config(small_run: RunConfig) -> RunConfig:
-    """With dropout, so that random numbers have to go on where they stopped."""
+    """With dropout, so that random numbers have to resume where they stopped."""
     return small_run.override({"model.dropout": 0.1})
 
 

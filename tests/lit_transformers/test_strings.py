@@ -58,7 +58,7 @@ def task_of(config: RunConfig) -> Strings:
 
 
 def artifacts(directory: Path) -> tuple[Any, bytes, bytes]:
-    """All that a report reads of a run, without what the clock said."""
+    """All that a report reads of a run, without its times."""
     record = json.loads((directory / "record.json").read_text())
     del record["measured"]
     return record, (directory / "metrics.csv").read_bytes(), (directory / "documents.csv").read_bytes()

@@ -246,7 +246,7 @@ def test_texts_whose_words_no_score_would_know_are_told_before_training(
 
 
 def score(folder: Path) -> None:
-    """One rank of two: what both find together, and where the other has nothing."""
+    """Writes the scores of one rank of two: with rows on both ranks, and with rows on the first rank alone."""
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
     metric, one_rank_metric = metric_of(ALL), metric_of(ALL)

@@ -195,7 +195,7 @@ class Killed(BaseException):
 def test_what_was_read_before_a_kill_counts_once(
     undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checkpoints are of every update. A kill amid the fourth one loses what its first batch has counted."""
+    """A checkpoint follows every update. A kill amid the fourth update loses the counts of its first batch."""
     step, calls = Strings.training_step, iter(range(100))
 
     def step_or_die(task: Strings, batch: StringBatch, index: int) -> dict[str, Any]:

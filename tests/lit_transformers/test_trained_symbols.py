@@ -1,4 +1,4 @@
-"""A trained network reads the symbols that it was trained on, whatever text it is given and whoever gives it."""
+"""A trained network reads the symbols that it was trained on, in every text and from every command."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WORDS = {"neg": ["awful", "bad", "cold", "dull"], "pos": ["able", "best", "clear
 
 
 def saved(config: RunConfig, path: Path) -> Path:
-    """The checkpoint of a run that has not been trained: what it holds besides its weights is that of any other."""
+    """The checkpoint of a run that has not been trained; all but its weights equals the contents of any other."""
     data = config.build_data()
     task = config.build_task(data)
     torch.save({"lit_transformers": contents(config, data, "its own"), "state_dict": task.state_dict()}, path)
@@ -148,7 +148,7 @@ OLD, NEW = [f"zyzy zebra {'abcd'[n % 4]}." for n in range(40)], [f"yzyz zebra {'
 @pytest.mark.parametrize("kind", ["language", "rows", "denoising"])
 @pytest.mark.parametrize("tokenizer", ["characters", "words", {"kind": "bpe", "size": 262}, "wordpiece"])
 def test_another_text_is_read_in_the_symbols_of_training(kind: str, tokenizer: Any, tmp_path: Path) -> None:
-    """Whatever is asked of the data, and whatever they are given to."""
+    """In an evaluation of the checkpoint on another text, and in a run that starts from it."""
     old = over_text(kind, text(tmp_path / "old.jsonl", *OLD), tokenizer)
     checkpoint = saved(old, tmp_path / CHECKPOINT)
     plain = load(checkpoint)[2]["tokenizer"]
@@ -279,7 +279,7 @@ OTHERS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any], dict[str, Any]
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_symbols_that_stand_for_no_text_are_those_of_training(name: str, tmp_path: Path) -> None:
-    """What decides them may not change; what is asked in them may."""
+    """Fields that decide the symbols may not change; fields that decide the questions may."""
     model, task_config, data_config, allowed, refused = OTHERS[name]
     config = RunConfig.from_dict({"model": model, "task": task_config, "data": data_config, "training": TRAINING})
     checkpoint = saved(config, tmp_path / CHECKPOINT)
@@ -313,7 +313,7 @@ def test_a_tokenizer_is_not_chosen_for_a_trained_network(tmp_path: Path) -> None
 
 
 def test_bytes_that_are_no_text_are_treated_as_is_asked(tmp_path: Path) -> None:
-    """That is no matter of what symbols stand for, and the way out that an error names."""
+    """The treatment does not change the meaning of symbols, and an error names it as the way out."""
     folder = tmp_path / "new"
     folder.mkdir()
     for number in range(12):
@@ -351,7 +351,7 @@ def test_the_file_of_a_tokenizer_that_was_edited_changes_keys_and_no_symbol(tmp_
 
 
 def test_files_of_weights_hold_their_tokenizers_and_labels(tmp_path: Path) -> None:
-    """What convert writes of a run, whatever its tokenizer, and what it writes of that."""
+    """The files that convert writes from a run with any tokenizer, and the files that it writes from those files."""
     config = classifier(reviews(tmp_path / "one.csv", "neg"))
     checkpoint = saved(config, tmp_path / CHECKPOINT)
     symbols = config.build_data().trained_symbols()
@@ -364,7 +364,7 @@ def test_files_of_weights_hold_their_tokenizers_and_labels(tmp_path: Path) -> No
         assert build_model(started).data.vocabulary == config.build_data().description.vocabulary
     assert run_key(started) != run_key(classifier(other, ["pos", "neg"]))
     (tmp_path / "first" / "vocab.txt").write_text("zebra")
-    assert read_weights(tmp_path / "first" / WEIGHTS).symbols == symbols, "what is beside it changes nothing"
+    assert read_weights(tmp_path / "first" / WEIGHTS).symbols == symbols, "files next to it change nothing"
 
 
 def test_an_old_checkpoint_reads_as_the_data_of_its_run_tell_while_they_are_unchanged(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_tokens_are_counted_on_from_a_checkpoint(small_run: RunConfig, tmp_path:
 
 
 def test_two_batches_of_an_update_are_a_mean_over_their_targets(small_run: RunConfig) -> None:
-    """Under a trainer that accumulates, whatever the config says. Segments are of 7 symbols, because dividing by a
+    """Under a trainer that accumulates, for any value in the config. Segments are of 7 symbols, because dividing by a
     power of two is exact, so that a mean of means would be equal too."""
     states = []
     for accumulate in (1, 2):
@@ -168,7 +168,7 @@ TASKS = sorted(name for name in CANARIES if name != "language model")
 
 
 def check_what_a_checkpoint_gives_back(config: RunConfig, folder: Path) -> None:
-    """Trains two updates, and compares what is predicted before and after loading."""
+    """Trains two updates, and compares the predictions before and after loading."""
     task, data = built(config)
     trainer = L.Trainer(**QUIET | {"max_steps": 2, "limit_predict_batches": 2, "limit_val_batches": 2})
     trainer.fit(task, data)

@@ -1,4 +1,4 @@
-"""Lines through a checkpoint: as many come out as go in, in their order, and whatever became of them is told."""
+"""Lines through a checkpoint: as many come out as go in, in their order, with messages about them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def checkpoint(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def translate(
     checkpoint: Path, lines: Iterable[str], options: TranslationOptions | None = None
 ) -> tuple[list[str], list[str]]:
-    """What comes out, and what is told."""
+    """The outputs, and the messages."""
     translator = Translator(checkpoint, options or TranslationOptions())
     outputs = list(translator.write(f"{line}\n".encode() for line in lines))
     return outputs, list(translator.messages())

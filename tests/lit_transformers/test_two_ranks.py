@@ -1,4 +1,4 @@
-"""Two ranks on CPU: the numbers of one process, no hang, and stopping and going on together."""
+"""Two ranks on CPU: the numbers of one process, no hang, and stopping and resuming together."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_rank_without_a_document_waits_for_the_other(uninterrupted_run: Path) 
 def test_ranks_that_are_stopped_leave_one_checkpoint_and_go_on_as_if_they_never_were(
     one_document_config: RunConfig, uninterrupted_run: Path, tmp_path: Path
 ) -> None:
-    """Bit for bit: each rank's states, random numbers and place in the data go on."""
+    """Bit for bit: each rank resumes with its states, random numbers and place in the data."""
     process = training(one_document_config, tmp_path, 0.0)
     process.until((tmp_path / CHECKPOINT).exists)
     process.send(signal.SIGTERM)

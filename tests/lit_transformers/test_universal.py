@@ -145,7 +145,7 @@ def halting_of(combine: Combine, probabilities: list[float], **fields: Any) -> t
 
 
 def coefficients(combine: Combine, probabilities: list[float]) -> list[float]:
-    """What each step's state is multiplied by in the output."""
+    """The factor of each step's state in the output."""
     unit, states = halting_of(combine, probabilities)
     steps = torch.eye(len(states), dtype=torch.float64)[:, None, None]
     halted = HaltingState.nowhere(steps[0])
@@ -204,7 +204,7 @@ def test_masks_are_those_of_the_listing(probabilities: list[float]) -> None:
 
 @combined
 def test_a_position_that_has_halted_is_still_transformed_and_seen(combine: Combine) -> None:
-    """Trap T-UT2: the paper's text has its state copied; the listing, which gave the numbers, goes on."""
+    """Trap T-UT2: the paper's text copies its state; the listing, which gave the numbers, continues to transform it."""
     stack = built(UniversalConfig(halting=HaltingConfig(combine=combine)))
     with torch.no_grad():
         stack.halting.unit.weight.zero_()
@@ -339,7 +339,7 @@ def test_offsets_of_positions_that_restart_are_refused() -> None:
 @pytest.mark.slow
 @combined
 def test_no_shape_depends_on_the_data(combine: Combine) -> None:
-    """Trap T-UT8: the whole stack is one graph, whatever its positions decide."""
+    """Trap T-UT8: the whole stack is one graph, for any decisions of its positions."""
     stack = built(UniversalConfig(halting=HaltingConfig(combine=combine)))
     compiled = torch.compile(stack, backend="aot_eager", fullgraph=True)
     for _ in range(2):

@@ -115,7 +115,7 @@ CASES: dict[str, Case] = {
 }
 CUTS = {"two batches": (1, 5), "four batches": (1, 2, 1, 2)}
 WITHOUT_TARGETS = 3
-"""The row, a batch of its own where there are four, which has no target of any head where heads read columns of it."""
+"""The row that has no target of any head where heads read columns of it. Among four batches it is a separate one."""
 
 
 def built(case: Case, **training: Any) -> Task:
@@ -171,7 +171,7 @@ def cut(batch: Any, sizes: Sequence[int]) -> list[Any]:
 
 
 def gradients(task: Task, batches: Sequence[Any], begin: bool = True) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """The gradients of an update, by name, and what each of its batches has put out."""
+    """The gradients of an update, by name, and the outputs of each of its batches."""
     task.zero_grad()
     if begin:
         task.begin_update(batches)
@@ -200,7 +200,7 @@ def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("sizes", CUTS.values(), ids=CUTS)
 @pytest.mark.parametrize("name", CASES)
 def test_batches_of_an_update_have_the_gradient_of_their_rows_in_one(name: str, sizes: tuple[int, ...]) -> None:
-    """Of every loss of every task, and what they put out adds up to what one batch does."""
+    """For every loss of every task; and their outputs add up to the output of one batch."""
     case = CASES[name]
     task, batch = built(case), rows_of(case)
     expected, (whole,) = gradients(task, [batch], begin=False)
@@ -220,7 +220,7 @@ def test_batches_of_an_update_have_the_gradient_of_their_rows_in_one(name: str, 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_loss_is_cut_unequally(name: str) -> None:
-    """What the test above stands on: batches with unequal shares of each loss's targets, and one with none of them."""
+    """The test above relies on batches with unequal shares of each loss's targets, and on one with none of them."""
     case = CASES[name]
     task, batch = built(case), rows_of(case)
     batches, heads = cut(batch, CUTS["four batches"]), task.trained_heads
@@ -341,7 +341,7 @@ def test_a_trainer_that_resumes_between_updates_goes_on_as_if_it_had_not_stopped
     rest = batches[COUNT * (stop % 3) :] if stop % 3 else batches
 
     class Rest(Streamed):
-        """What is left of the epoch, and all batches in those after it."""
+        """The rest of the epoch, and all batches in the epochs after it."""
 
         def __iter__(self) -> Iterator[Any]:
             left, self.batches = self.batches, batches
@@ -432,7 +432,7 @@ def test_a_loss_that_compares_the_rows_of_a_batch_refuses_to_accumulate(tmp_path
 
 
 def gradients_of_ranks(folder: Path) -> None:
-    """Those of all cases, each rank with rows of its own; for ``Forked``."""
+    """Writes the gradients of all cases, each rank with separate rows; for ``Forked``."""
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
     found = {}

@@ -1,4 +1,4 @@
-"""What a run leaves for Weights & Biases, read back from the file that would be uploaded."""
+"""The data that a run leaves for Weights & Biases, read back from the file that would be uploaded."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def files(directory: Path) -> list[Path]:
 def records(path: Path) -> Iterator[Record]:
     """wandb's file is a log as LevelDB writes them: blocks of 32 KiB, in which records follow 7 bytes of header.
 
-    What is not yet written whole is left out.
+    A record that is not yet whole is omitted.
     """
     data, offset, record_bytes = path.read_bytes(), 7, b""
     while offset + 7 <= len(data):
@@ -105,7 +105,7 @@ def curves(path: Path) -> dict[int, dict[str, float]]:
 
 
 def updates(path: Path) -> dict[int, dict[str, float]]:
-    """By step, what was sent of updates."""
+    """The values of updates that were sent, by step."""
     rows = [
         values_by_name(record.history.item) for record in records(path) if record.WhichOneof("record_type") == "history"
     ]
@@ -118,7 +118,7 @@ def updates(path: Path) -> dict[int, dict[str, float]]:
 
 
 def repeatable(points: dict[int, dict[str, float]]) -> dict[int, list[float]]:
-    """What of the updates does not depend on the machine."""
+    """The values of updates that do not depend on the machine, by step."""
     return {step: [values["train/learning_rate"], values["train/gradient_norm"]] for step, values in points.items()}
 
 
@@ -267,7 +267,7 @@ def test_updates_of_any_module_are_sent_too(tmp_path: Path) -> None:
 
 
 def table(path: Path) -> dict[str, Any]:
-    """The table that was logged: wandb keeps it as a file beside its own."""
+    """The table that was logged: wandb stores it as a file next to its own file."""
     history: dict[str, Any] = {}
     for record in records(path):
         if record.WhichOneof("record_type") == "history":
@@ -314,7 +314,7 @@ def test_nothing_is_sent_of_who_and_where(config: RunConfig, sent: SentRun) -> N
     assert not kinds & {"stats", "output", "output_raw", "environment"}
     run = header(path)
     assert (run.host, run.git.remote_url, run.git.commit) == ("", "", "")
-    # Where a table lies on this machine is told to `wandb sync` alone, which finds it by that and does not send it.
+    # The path of a table on this machine is for `wandb sync` alone, which opens the table by it and does not send it.
     sent_records = (record for record in records(path) if record.WhichOneof("record_type") not in ("artifact", "files"))
     sent_bytes = b"".join(record.SerializeToString() for record in sent_records)
     sent_bytes = sent_bytes.replace(config.to_dict()["data"]["source"]["path"].encode(), b"")
@@ -336,7 +336,7 @@ def stop_at(step: int) -> Callable[[Progress], None]:
 def test_a_run_that_was_stopped_and_killed_shows_all_its_points_under_one_id(
     config: RunConfig, sent: SentRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill is a run that goes on from the checkpoint before the last one, and has sent more than that holds."""
+    """A killed run resumes from the checkpoint before the last one, and has sent more than that checkpoint holds."""
     report = ProgressReporter.on_train_batch_end
 
     def report_at_once(reporter: ProgressReporter, *arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""What is sent to W&B online, as its stand-in (``tests/services/wandb_api.py``) records it."""
+"""The data that are sent to W&B online, as its stand-in (``tests/services/wandb_api.py``) records them."""
 
 from __future__ import annotations
 

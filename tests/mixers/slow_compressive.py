@@ -50,7 +50,7 @@ class Slow:
         return torch.cat(head_outputs, dim=-1), mean_weights
 
     def segment(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What is said of a segment, and the loss of what leaves after it."""
+        """The output of a segment, and the loss of the vectors that leave memory after it."""
         task = self.config.auxiliary == "none"
         slots = [self.compress(self.groups, n) for n in range(len(self.groups))] if task and self.learns else self.slots
         slots = slots[-self.config.compressed_memory :]

@@ -1,4 +1,4 @@
-"""Attention over a pattern, one query, one key, one head at a time; and what a mixer sees, read off its gradients."""
+"""Attention over a pattern, one query, one key, one head at a time; and the keys that a mixer sees, from gradients."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def weights(
     padding_mask: Tensor | None = None,
     marked: Tensor | None = None,
 ) -> Tensor:
-    """(h, t, s), keys of memory first: what each query takes of each value where all that it sees scores alike.
+    """(h, t, s), keys of memory first: the weight of each value for each query where all visible keys score alike.
 
     before: the length of a segment that was read before; its marks come first.
     """
@@ -107,7 +107,7 @@ def uniform_weights(sees: Sees, queries: int, keys: int, heads: int = HEADS) -> 
 
 
 def heads_output(mixer: QKVMixer, x: Tensor, sees: Sees, queries: int | None = None) -> Tensor:
-    """The last ``queries`` of x (s, d), by softmax over what they see, before the heads are merged: (t, w)."""
+    """The last ``queries`` of x (s, d), by softmax over the keys they see, before the heads are merged: (t, w)."""
     first = 0 if queries is None else len(x) - queries
     return torch.stack([joined(mixer, x, i, sees) for i in range(first, len(x))])
 

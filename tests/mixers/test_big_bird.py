@@ -49,7 +49,7 @@ def graph(config: BigBirdConfig, length: int, layer: int = 0, heads: int = HEADS
 
 
 def fixed_blocks(config: BigBirdConfig, blocks: int) -> Tensor:
-    """What is not left to chance: section 2, "window" and "global"."""
+    """The blocks that are not random: section 2, "window" and "global"."""
     i, j = torch.arange(blocks)[:, None], torch.arange(blocks)
     visible = ((i - j).abs() <= config.window // 2) & (config.window > 0)
     if config.global_blocks != "none":

@@ -1,4 +1,4 @@
-"""Compressive memory equals its algorithm written vector by vector, and trains what the paper says it trains."""
+"""Compressive memory equals its algorithm written vector by vector, and trains the weights that the paper trains."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def noise(*shape: int) -> Tensor:
 
 
 class SegmentsOutput(NamedTuple):
-    """What a mixer said over several segments, its losses, and the state it left."""
+    """The output of a mixer over several segments, its losses, and the state it left."""
 
     y: Tensor
     losses: list[Tensor]
@@ -175,7 +175,7 @@ def test_every_parameter_has_a_gradient_in_the_first_segment_too(fields: dict[st
 def test_what_leaves_is_compressed_once_in_order_and_the_oldest_slots_go(
     cuts: set[int], memory: int, slots: int, rate: int, length: int
 ) -> None:
-    """T-CT2, T-CT5: whatever the lengths of segments, nothing is lost, doubled or padded with what was never read."""
+    """T-CT2, T-CT5: for any lengths of segments, nothing is lost, doubled or padded with unread vectors."""
     mixer = layer(memory=memory, compressed_memory=slots, rate=rate, function="mean", auxiliary="none")
     x = torch.arange(1, length + 1, dtype=torch.float64)[None, :, None].expand(1, -1, DIM)
     state = run_in_segments(mixer, x, sorted(cut for cut in cuts if cut < length)).state
@@ -223,7 +223,7 @@ def test_a_lane_emptied_after_its_slots_were_filled_starts_anew(fields: dict[str
     "encoding", [None, XLConfig(), RotaryConfig(), ShawConfig(distance=3)], ids=lambda e: getattr(e, "kind", "none")
 )
 def test_positions_go_on_over_slots_memory_and_segment(encoding: EncodingConfig | None) -> None:
-    """T-CT4: what is read is plain attention with slots and memory as its memory."""
+    """T-CT4: reading is plain attention with slots and memory as its memory."""
     mixer = layer(memory=3, compressed_memory=2, rate=2, function="mean", auxiliary="none", encoding=encoding)
     attention = AttentionConfig(encoding=encoding, memory=5).build(Shape(DIM, HEADS, 16)).double()
     attention.load_state_dict(mixer.reader.state_dict())
@@ -275,7 +275,7 @@ def test_padding_uses_nothing_and_is_not_used() -> None:
 
 @every_loss
 def test_padding_has_no_part_in_a_loss(fields: dict[str, Any]) -> None:
-    """Neither as a query, nor among what leaves, of which the second lane has nothing real."""
+    """Neither as a query, nor among the vectors that leave memory, of which the second lane has no real one."""
     mixer, x = layer(memory=2, compressed_memory=3, rate=2, **fields), noise(2, 6, DIM)
     padding_mask = torch.tensor([[True, False, True, True, False, True], [False, False, False, False, True, True]])
     changed = torch.where(padding_mask[..., None], x, noise(2, 6, DIM))

@@ -116,7 +116,7 @@ def test_gradients_of_chunks_and_of_the_state_are_those_of_differences(name: Fea
 
 
 def test_pieces_of_a_long_row_are_what_it_is_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each goes on from the sums of the one before, and the gradient of the last sums reaches the first."""
+    """Each piece continues from the sums of the one before, and the gradient of the last sums reaches the first."""
     layer, x = build(chunk_length=3), noise(2, 11, DIM).requires_grad_()
     state = map_state(lambda part: part.detach().requires_grad_(), layer(x, context(11, rows=2)).state)
     padding_mask = torch.tensor([[True] * 8 + [False] * 3, [False, *[True] * 10]])
@@ -162,7 +162,7 @@ def test_the_state_is_plain_data_for_a_checkpoint() -> None:
 
 
 def test_reading_on_leaves_the_state_that_was_read_as_it_was() -> None:
-    """A beam search goes on from one state in several ways."""
+    """A beam search continues from one state in several ways."""
     layer = build()
     with torch.no_grad():
         state = layer(noise(1, 4, DIM), context(4)).state

@@ -1,4 +1,4 @@
-"""Linformer equals its equations, is plain attention at full rank, shares what it is told to and refuses a past."""
+"""Linformer equals its equations, is plain attention at full rank, shares maps as configured and refuses a past."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention within blocks: no query sees beyond its own, whatever the length."""
+"""Attention within blocks: no query sees beyond its own block, at any length."""
 
 from __future__ import annotations
 

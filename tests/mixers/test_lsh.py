@@ -136,7 +136,7 @@ def test_positions_in_the_scores_and_padding_equal_the_definition(
 
 @pytest.mark.parametrize("chunks", CHUNKS)
 def test_gradients_equal_finite_differences(chunks: str) -> None:
-    """Of what follows the hash: the buckets stay those of x."""
+    """Of the steps after the hash: the buckets stay those of x."""
     layer, x = build(**CHUNKS[chunks]), noise(2, 7, DIM)
     tape = Tape()
     ctx = context(7, rows=2)._replace(tape=tape)
@@ -221,7 +221,7 @@ def test_without_duplicates_every_key_counts_once_however_many_rounds_show_it() 
 
 
 def change_of_earlier_outputs(knobs: dict[str, Any], last: int) -> float:
-    """By how much other tokens after ``last`` change what is said up to it."""
+    """By how much other tokens after ``last`` change the outputs up to it."""
     layer, largest_change = build(**knobs), 0.0
     for _ in range(20):
         before = noise(1, LENGTH, DIM)

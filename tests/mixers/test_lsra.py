@@ -1,4 +1,4 @@
-"""LSRA and its convolution equal their equations, and a branch is what it would be alone (T-LT1 to T-LT7)."""
+"""LSRA and its convolution equal their equations, and a branch computes the same as alone (T-LT1 to T-LT7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The LSTM baselines equal the gates written out, step over padding, and refuse what a recurrence cannot do."""
+"""The LSTM baselines equal the gates written out, step over padding, and refuse the direction that they cannot read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A star equals its algorithm written token by token, whatever links it has and wherever padding stands."""
+"""A star equals its algorithm written token by token, with any links and any padding."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_links_that_cannot_be_are_refused(fields: dict[str, object], reason: str
 @pytest.mark.slow
 @pytest.mark.parametrize(("radial", "solves"), [(True, True), (False, False)])
 def test_masked_summation_needs_the_relay(radial: bool, solves: bool) -> None:
-    """T-ST5, the paper's section 4.1: the sum of the marked vectors of a sequence, told at its first token, which
+    """T-ST5, the paper's section 4.1: the sum of the marked vectors of a sequence, read at its first token, which
     without a relay reads five of the twelve."""
     torch.manual_seed(0)
     length, marked_count, dim = 12, 4, 16

@@ -51,7 +51,7 @@ def noise(*shape: int) -> Tensor:
 
 
 def logit(logits: nn.Module, x: Tensor, head: int, i: int, j: int) -> Tensor:
-    """What one member says of query i and key j of x (t, d)."""
+    """The logit of one member for query i and key j of x (t, d)."""
     match logits:
         case Dense():
             return of_head(logits.out, hidden(logits.hidden, x[i], head), head)[j]
@@ -207,7 +207,7 @@ def logits_of_constants(length: int, factor: int | None) -> tuple[Tensor, Tensor
 
 @each_member
 def test_a_prefix_says_what_it_said_as_part_of_the_whole(member: str) -> None:
-    """The last row of the prefix is what a decoder would take at its step."""
+    """A decoder would take the last row of the prefix at its step."""
     layer, x = build(member), noise(1, LENGTH, DIM)
     expected = layer(x, context()).y
     for length in range(1, LENGTH):

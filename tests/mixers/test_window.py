@@ -1,4 +1,4 @@
-"""The sliding window sees what its paper says, in the window and from everywhere, at every length and dilation."""
+"""The sliding window sees the keys of its paper, in the window and everywhere, at every length and dilation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ every_encoding = pytest.mark.parametrize(
 
 
 def sees(window: int, dilations: Sequence[int], causal: bool, is_global: Callable[[int], bool]) -> Sees:
-    """Section 3.1: the window of each head, and what is global sees everything and is seen from everywhere."""
+    """Section 3.1: the window of each head; a global token sees everything and is seen from everywhere."""
 
     def is_visible(h: int, i: int, j: int) -> bool:
         d = dilations[h]
@@ -70,7 +70,7 @@ every_knob = pytest.mark.parametrize("name", KNOBS)
 
 
 def marks(name: str, length: int) -> Tensor | None:
-    """What the data marks."""
+    """The marks in the data, if there are any."""
     return torch.tensor([[KNOBS[name][2](j) for j in range(length)]]) if name == "marked" else None
 
 
@@ -81,7 +81,7 @@ def marks(name: str, length: int) -> Tensor | None:
 def test_a_query_sees_its_window_and_global_tokens_and_counts_none_of_them_twice(
     name: str, causal: bool, length: int, projections: str
 ) -> None:
-    """T-LF2, and T-LF7: at both ends there are fewer keys, and none stands in for what is missing."""
+    """T-LF2, and T-LF7: at both ends there are fewer keys, and nothing replaces the missing ones."""
     knobs, dilations, is_global = KNOBS[name]
     if projections == "separate" and "global_tokens" not in knobs:
         knobs = {**knobs, "global_tokens": "first", "global_count": 1}
@@ -153,8 +153,8 @@ def test_outputs_and_gradients_are_those_of_the_paper(name: str, causal: bool, b
 def test_global_tokens_ask_and_read_by_projections_of_their_own_and_are_seen_by_the_common_ones(
     name: str, causal: bool, projections: str, encoding: EncodingConfig | None
 ) -> None:
-    """T-LF3: what a global token says comes from Q_g, K_g, V_g alone and stands in place of what its window said;
-    what sees it uses Q, K and V."""
+    """T-LF3: the output of a global token comes from Q_g, K_g, V_g alone and replaces the output of its window; queries
+    that see it use Q, K and V."""
     knobs, dilations, is_global = KNOBS[name]
     config = WindowConfig(window=2, bias=True, encoding=encoding, global_projections=projections, **knobs)
     mixer, x, length = build(config), noise(1, 9, DIM).requires_grad_(), 9
@@ -312,7 +312,7 @@ def test_windows_and_dilations_are_listed_for_each_layer_or_for_runs_of_layers()
 
 @pytest.mark.parametrize("schedule", ["increasing", "decreasing"])
 def test_a_fixed_window_costs_what_the_schedule_costs(schedule: str) -> None:
-    """T-LF9: within what rounding the mean to whole keys, and the narrower start of a sequence, make of it."""
+    """T-LF9: except for the rounding of the mean to whole keys, and the narrower start of a sequence."""
 
     def cost(schedule: str) -> int:
         config = WindowConfig(window=256, smallest=16, schedule=schedule)  # type: ignore[arg-type]

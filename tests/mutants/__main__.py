@@ -114,7 +114,7 @@ class Trial:
         return self.fault is not None and time.monotonic() - self.began > LIMIT
 
     def finish(self) -> dict[str, object]:
-        """Ends the process and those that it started, takes the fault out again, and returns what it wrote."""
+        """Ends the process and those that it started, takes the fault out again, and returns its answer."""
         hangs = self.process.is_alive()
         assert self.process.pid
         with suppress(ProcessLookupError):
@@ -143,7 +143,7 @@ def copies(folder: Path, count: int) -> list[Path]:
 
 
 def check(copy: Path, faults: Sequence[Fault]) -> list[str]:
-    """Returns what keeps the tests of these faults from being of use: they are missing, skipped, or fail anyway."""
+    """Returns the reasons why tests of these faults are of no use: they are missing, skipped, or fail anyway."""
     tests = sorted({test for fault in faults for test in fault.tests})
     trial = Trial(copy, tests)
     trial.process.join()

@@ -1,4 +1,4 @@
-"""What a fault is: a piece of text that is replaced by another, and the tests that should notice."""
+"""A fault: a piece of text that is replaced by another, and the tests that should detect it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 class Fault(NamedTuple):
     """``old`` occurs exactly once in ``file`` and is replaced by ``new``. tests: node ids of pytest that take seconds.
 
-    area: the part of the suite that the fault is in; its name and the fault's are what ``--only`` searches.
+    area: the part of the suite that the fault is in; ``--only`` searches its name and the fault's name.
     """
 
     area: str
@@ -29,8 +29,8 @@ class Fault(NamedTuple):
         return "the new text is the old one" if self.old == self.new else None
 
     def plant(self, root: Path, number: int) -> None:
-        """Replaces the text. The file's time becomes one of its own for every number, so that no compiled code of
-        another fault is taken for it."""
+        """Replaces the text. Every number gives the file a different time, so that no compiled code of another fault is
+        taken for it."""
         path = root / self.file
         seconds = 1_000_000_000 + number
         path.write_text(path.read_text(encoding="utf-8").replace(self.old, self.new), encoding="utf-8")

@@ -1,7 +1,7 @@
 """Our BigBird equals the block-sparse attention of transformers, weights and graph copied.
 
-In training mode, for in evaluation its graph is broken: every random block is the first one. What it drew is read where
-it gathers the random keys.
+In training mode, since in evaluation its graph is broken: every random block is the first one. The random blocks are
+read where it gathers their keys.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def attention(random: int, training: bool) -> Any:
 
 
 def run(theirs: Any, x: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """What it says, and its random blocks (h, n - 2, r) of all blocks but the first and the last."""
+    """Its output, and its random blocks (h, n - 2, r) of all blocks but the first and the last."""
     gathered_indices: list[Tensor] = []
     gather = theirs.torch_gather_b2
     theirs.torch_gather_b2 = lambda params, indices: gathered_indices.append(indices) or gather(params, indices)

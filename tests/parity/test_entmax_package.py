@@ -1,4 +1,4 @@
-"""Entmax attention gives what the package ``entmax`` gives for whole matrices of scores (arXiv:1909.00015)."""
+"""Entmax attention equals the package ``entmax`` for whole matrices of scores (arXiv:1909.00015)."""
 
 from __future__ import annotations
 

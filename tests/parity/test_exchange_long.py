@@ -55,7 +55,7 @@ def saved(model: Any, folder: Path) -> Any:
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, torch.nn.LayerNorm):
-                module.weight.add_(1.0)  # else a layer's output would be small beside what it is compared with
+                module.weight.add_(1.0)  # else a layer's output would be small next to the tolerance
     model.save_pretrained(folder)
     return model.eval()
 

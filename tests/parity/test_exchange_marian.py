@@ -76,7 +76,7 @@ def our_logits(task: Seq2Seq) -> Tensor:
 @pytest.mark.parametrize("sizes", [SIZES, SIZES._replace(activation="silu", scaled=False, decoder_depth=1)])
 @torch.no_grad()
 def test_logits_are_those_of_transformers_and_of_what_is_exported(sizes: Sizes, tmp_path: Path) -> None:
-    """Their sinusoids are in single precision, whatever the network is in."""
+    """Their sinusoids are in single precision, in a network of any precision."""
     model = saved(tmp_path / "theirs", sizes)
     notes = import_weights(str(tmp_path / "theirs"), tmp_path / "in").notes
     assert [note.partition(":")[0] for note in notes] == ["symbols", "tokenizer"]

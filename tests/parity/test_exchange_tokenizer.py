@@ -131,7 +131,7 @@ def test_an_import_reads_the_symbols_of_its_folder_in_whatever_run_starts_from_i
         header = json.loads(file.metadata()["lit_transformers"])
     del header["symbols"]
     save_file(load_file(weights), weights, {"lit_transformers": json.dumps(header)})
-    assert symbols is not None and read_weights(weights).symbols == symbols, "an old import has its files beside it"
+    assert symbols is not None and read_weights(weights).symbols == symbols, "an old import has its files next to it"
     started = config.override({"start": str(weights), "model": model, "data.source.path": str(path)})
     theirs, ours = started.build_data(), config.build_data()
     texts = [text.encode() for text in TEXTS]

@@ -84,7 +84,7 @@ class Rows(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A model of transformers, our task with its weights, both in double precision, and what the import reported."""
+    """A model of transformers, our task with its weights, both in double precision, and the notes of the import."""
 
     theirs: Any
     ours: MaskedLM
@@ -287,7 +287,7 @@ def rewrite(
 
 
 class Surprise:
-    """What creates a file when it is read from a pickle."""
+    """An object that creates a file when it is read from a pickle."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -413,7 +413,7 @@ def sums(weights: Path, heads: int = 3, levels: int = 18, learning_rate: float =
 def test_a_run_starts_from_an_import_and_is_exported_and_the_next_one_starts_from_it(
     case: Callable[[str], Case], tmp_path: Path
 ) -> None:
-    """With a learning rate that moves nothing, so that what comes out is what went in."""
+    """With a learning rate that moves nothing, so that the exported weights are the imported ones."""
     theirs, *_, imported, _ = case("bert")
     config = sums(imported / "weights.safetensors", learning_rate=1e-30)
     assert fit(config, tmp_path / "first")["outcome"] == "finished"

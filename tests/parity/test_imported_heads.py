@@ -113,7 +113,7 @@ def rows(*shape: int) -> LabelledBatch:
 
 
 def outputs(task: LabelledTask, batch: LabelledBatch) -> Tensor:
-    """What the head maps the vectors of tokens to, or its outputs of whole rows."""
+    """The outputs of the head for the vectors of tokens, or for whole rows."""
     [head] = task.heads.values()
     if task.config.kind in ("tagging", "question_answering"):
         return head.map(task.read(task.network, batch).hidden)  # type: ignore[no-any-return, union-attr, operator]

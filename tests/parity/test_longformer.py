@@ -1,6 +1,7 @@
 """Our window equals Longformer of transformers, alone and as the layers of a whole model, weights copied.
 
-In single precision: its softmax is in it whatever the layer is in, and what hides a key in double is infinite there.
+In single precision: its softmax is in single precision in any layer, where the number that hides a key in double
+precision is infinite.
 """
 
 from __future__ import annotations

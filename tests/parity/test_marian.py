@@ -18,8 +18,8 @@ LONGEST = 14
 
 
 def marian(sizes: Sizes = SIZES, seed: int = 0) -> MarianMTModel:
-    """A model whose outputs differ, end now and then, and depend on what was read: weights are small beside the
-    symbols' vectors, and the last norm turns them round, for else a symbol would predict itself."""
+    """A model whose outputs differ, end now and then, and depend on the source: weights are small next to the symbols'
+    vectors, and the last norm negates its output, since a symbol would otherwise predict itself."""
     torch.manual_seed(seed)
     model = theirs(sizes).double()
     with torch.no_grad():
@@ -43,7 +43,7 @@ def sources() -> tuple[Tensor, Tensor]:
 
 
 def generated(model: MarianMTModel, source: Tensor, padding_mask: Tensor, **settings: Any) -> list[list[int]]:
-    """What transformers' ``generate`` says, up to the boundary, or to the padding behind it."""
+    """The outputs of transformers' ``generate``, up to the boundary, or to the padding behind it."""
     outputs = model.generate(
         source, attention_mask=padding_mask.long(), max_new_tokens=LONGEST, do_sample=False, use_cache=True, **settings
     )
@@ -104,5 +104,5 @@ def test_what_is_compared_differs_and_ends_in_both_ways(beams: int) -> None:
 
 
 def limit_length(config: DecodingConfig) -> DecodingConfig:
-    """Every row may say as much as the others, whatever its source."""
+    """Gives all outputs the same limit of length, for any source."""
     return config.override({"ratio": 0.0, "extra": LONGEST})

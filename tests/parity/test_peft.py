@@ -1,4 +1,4 @@
-"""Adapters of maps on a BERT of transformers compute what peft does, and an encoder with adapters is trained,
+"""Adapters of maps on a BERT of transformers equal the adapters of peft, and an encoder with adapters is trained,
 exported and converted."""
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def imported(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def network_of(model: ModelConfig, tensors: dict[str, Tensor]) -> Encoder:
-    """The network with these weights, in double precision; what they lack is as it starts."""
+    """The network with these weights, in double precision; missing weights keep their initial values."""
     vocabulary = Vocabulary(size=SYMBOLS, boundary=2, unit="piece", byte_lengths=None)
     network = model.build(RowDescription.for_probe(vocabulary, 24))
     assert isinstance(network, Encoder)

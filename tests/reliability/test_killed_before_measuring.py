@@ -1,4 +1,5 @@
-"""A study that dies after training and before it has measured what networks forget measures it when it is run again."""
+"""A study that dies after training and before it has measured how much networks forget measures it when it is run
+again."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ ABLATION = Ablation(
 
 
 def test_a_command_that_dies_between_training_and_measuring_measures_when_it_is_run_again(tmp_path: Path) -> None:
-    """Nothing is trained twice, and the report has what was measured."""
+    """Nothing is trained twice, and the report has the measurements."""
     path, runs = tmp_path / "forgetting.py", tmp_path / "runs"
     path.write_text(STUDY)
     plan = make_plan("forgetting", catalog.load(path), Request()).plan

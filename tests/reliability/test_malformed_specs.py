@@ -1,4 +1,4 @@
-"""Malformed studies, nearly a thousand: an error that names the place, or a plan that says what the study said."""
+"""Malformed studies, nearly a thousand: an error that names the place, or a plan that agrees with the study."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_study_is_refused_by_place_or_planned_as_it_says(tmp_path_factory: pyt
     except ConfigError as error:
         assert one_line(str(error)) and error.path
         return
-    except TypeError as error:  # Python's own words for a call without what it needs
+    except TypeError as error:  # Python's own words for a call without required arguments
         assert re.match(r"\w+\.__init__\(\) missing", str(error))
         return
     runs = tmp_path_factory.getbasetemp() / "runs"

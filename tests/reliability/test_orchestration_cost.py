@@ -1,4 +1,4 @@
-"""How a study's time is shared out between its runs and what is done around them."""
+"""How a study's time is divided between its runs and the work around them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read is never executed, a name leads nowhere but into its folder, and no credential is kept."""
+"""Files that are read are never executed, a name leads nowhere but into its folder, and no credential is stored."""
 
 from __future__ import annotations
 

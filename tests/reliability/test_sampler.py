@@ -1,4 +1,4 @@
-"""Small runs that are drawn at random keep every promise, whatever is combined in them (``tests/sampler``)."""
+"""Small runs that are drawn at random keep every promise, in every combination (``tests/sampler``)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ COMBINED = {
     "another noise in evaluation": ("denoising", 1),
     "a stop between the validation of the best weights and the end": (None, 77000339),
 }
-"""Runs by what meets in them. A fault where these meet shows in them (``tests/mutants``), and in few others."""
+"""Runs by the features that meet in them. A fault where these meet shows in them (``tests/mutants``), and in few
+others."""
 
 
 @pytest.mark.parametrize(

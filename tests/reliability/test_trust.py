@@ -1,5 +1,5 @@
-"""Whose code is run: what a stranger's file names is refused before anything of it is imported, and what a study of the
-user's own names goes on working without a word."""
+"""Whose code is run: classes that a stranger's file names are refused before anything of them is imported, and classes
+that the user's own study names keep working without a word."""
 
 from __future__ import annotations
 

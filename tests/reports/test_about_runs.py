@@ -1,4 +1,4 @@
-"""What the first screen of a report says of the runs: split, missing values, plans before, shared runs, hardware."""
+"""The facts of the runs on the first screen of a report: split, missing values, plans before, shared runs, hardware."""
 
 from __future__ import annotations
 

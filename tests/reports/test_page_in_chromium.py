@@ -39,7 +39,7 @@ class Opened(NamedTuple):
 
 
 class Browser:
-    """Opens pages, and records what each requests."""
+    """Opens pages, and records the requests of each."""
 
     def __init__(self, chromium: Any) -> None:
         self.chromium = chromium

@@ -1,6 +1,6 @@
-"""What is published is what its results say: every report.md and the index under published/, made again.
+"""Publications agree with their results: every report.md and the index under published/, made again.
 
-Figures depend on the version of what draws them, so theirs is only asked to be there.
+Figures depend on the version of the library that draws them, so only their presence is tested.
 """
 
 from __future__ import annotations

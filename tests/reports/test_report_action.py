@@ -1,4 +1,4 @@
-"""What checks in other repositories run: the steps of a workflow that uses the action, and the hook of pre-commit."""
+"""The checks that other repositories run: the steps of a workflow that uses the action, and the hook of pre-commit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PYTHON = """#!/bin/sh
 if [ "$1 $2 $3" = "-m pip install" ]; then shift 3; echo "$@" > "$HERE/installed.txt"; exit; fi
 PYTHONPATH="$HERE/bin:$PYTHONPATH" exec "$REAL_PYTHON" "$@"
 """
-"""The Python of a runner, which notes what is to be installed in place of installing it."""
+"""The Python of a runner, which notes the packages to install in place of installing them."""
 REFUSES_IMPORTS = """
 import os, sys
 refused = {*open(os.path.join(os.environ["HERE"], "refused.txt")).read().split()}
@@ -58,7 +58,7 @@ class Finder:
             raise ModuleNotFoundError(f"{name} was not installed", name=name)
 sys.meta_path.insert(0, Finder)
 """
-"""What makes the environment of the tests one of the packages alone that were installed."""
+"""Code that restricts the environment of the tests to the packages that were installed."""
 
 
 def runner(folder: Path) -> dict[str, str]:

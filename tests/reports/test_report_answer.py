@@ -1,4 +1,4 @@
-"""The first lines of a report answer its question, whatever was found; the others follow."""
+"""The first lines of a report answer its question, for any results; the others follow."""
 
 from __future__ import annotations
 

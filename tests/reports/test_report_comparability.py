@@ -38,7 +38,7 @@ WHOLE: dict[str, Any] = {
 
 
 def state(runs: Path, arm: str, measurement: Mapping[str, Any] | None = WHOLE, **changes: Any) -> None:
-    """Changes the records of an arm, and what they say of their measurement."""
+    """Changes the records of an arm, and the measurement that they state."""
     for seed in range(3):
         path = runs / key_of(arm, seed) / "record.json"
         stated = {"measurement": measurement}

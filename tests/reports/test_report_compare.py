@@ -1,4 +1,4 @@
-"""Two runs or two studies beside each other."""
+"""Two runs or two studies next to each other."""
 
 from __future__ import annotations
 
@@ -170,5 +170,5 @@ def test_the_command_prints_and_writes_what_it_found(tmp_path: Path, capsys: pyt
     assert main(["compare", first, second, "--runs", str(tmp_path), "--to", str(page)]) == 0
     assert "model.mixer.memory" in capsys.readouterr().out
     text = page.read_text()
-    assert text.startswith("# recurrence-on\\_positions-relative-0 beside ")
+    assert text.startswith("# recurrence-on\\_positions-relative-0 next to ")
     assert "| model.mixer.memory | 32 | null |" in text

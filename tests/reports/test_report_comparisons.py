@@ -1,4 +1,4 @@
-"""What a study's arms are compared by, and when they may not be."""
+"""The values by which a study's arms are compared, and the cases in which they may not be compared."""
 
 from __future__ import annotations
 

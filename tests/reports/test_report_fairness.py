@@ -1,4 +1,4 @@
-"""What stands under a table, and which arms are too far apart for a verdict."""
+"""The notes under a table, and the arms that are too far apart for a verdict."""
 
 from __future__ import annotations
 

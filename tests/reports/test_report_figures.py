@@ -1,4 +1,4 @@
-"""What figures show: curves and labels before they are drawn, and panels without a thing cut off."""
+"""The content of figures: curves and labels before they are drawn, and panels with nothing cut off."""
 
 from __future__ import annotations
 

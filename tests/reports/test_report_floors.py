@@ -1,5 +1,5 @@
-"""A report says what simple predictors reach, whether the baseline has learned enough to answer, and what context it
-uses."""
+"""A report states the scores of simple predictors, whether the baseline has learned enough to answer, and the context
+that it uses."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def study_with_own_data(
     arms: tuple[str, ...] = (OFF,),
     possible: tuple[Reference, ...] = (),
 ) -> Study:
-    """A study whose baseline reaches about 2.5, and OFF about 2.7, where the floor of its own data is 2.6.
+    """A study whose baseline reaches about 2.5, and OFF about 2.7, where the floor of OFF's data is 2.6.
 
     floor: of the baseline's data. training: the loss at the end of each run of OFF, in the unit of the metric; a run
     after these has no curve.

@@ -1,4 +1,4 @@
-"""What more seeds would decide, by what the seeds that there are leave possible."""
+"""The comparisons that more seeds would decide, by the results that the present seeds leave possible."""
 
 from __future__ import annotations
 

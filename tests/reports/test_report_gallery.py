@@ -1,4 +1,4 @@
-"""Publishing studies, and the index that sets them beside their sources."""
+"""Publishing studies, and the index that shows them next to their sources."""
 
 from __future__ import annotations
 
@@ -131,7 +131,8 @@ class SameThread(Executor):
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves the files of figures empty, for tests of what else a publication does: drawing takes most of its time."""
+    """Leaves the files of figures empty, for tests of the other parts of a publication: drawing takes most of its
+    time."""
     monkeypatch.setattr("reports.show.figures._save", lambda figure, path: path.touch())
     monkeypatch.setattr("reports.gallery.ProcessPoolExecutor", lambda *_: SameThread())  # which sees that
 
@@ -516,7 +517,7 @@ def test_what_was_withdrawn_gives_its_reason_in_place_of_its_answer_until_it_is_
     assert "No decided comparison disagrees" in index and "Withdrawn: its costs" in section(index, "Studies")
     assert "Withdrawn: its costs" in to_gallery_html(read_entries(folder))
     assert relative_effects(read_entries(folder)) == ([], [])
-    shutil.rmtree(runs / key_of(OFF, 2))  # what is wrong may be replaced by less of what is right
+    shutil.rmtree(runs / key_of(OFF, 2))  # wrong results may be replaced by fewer right ones
     assert "Withdrawn" not in publish(runs, "xl_recurrence", folder).read_text()
     assert main(["withdraw", "xl_recurrence", " ", "--in", str(folder)]) == 2
     assert "give the reason of the withdrawal in one line" in capsys.readouterr().err

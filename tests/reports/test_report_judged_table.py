@@ -52,7 +52,8 @@ def exportable(study: Study) -> bool:
 
 
 def as_plain_study(study: Study) -> Study:
-    """The study without what a table of values does not hold: documents, floors, references, looks, retention."""
+    """The study without the parts that a table of values does not hold: documents, floors, references, looks,
+    retention."""
     plan, base = study.plan, study.plan.baseline
     arms = tuple(replace(arm, references=(), levels={"arm": arm.name}) for arm in plan.arms)
     contrasts = tuple(Contrast(f"{arm.name} against {base}", arm.name, base) for arm in arms if arm.name != base)

@@ -318,7 +318,7 @@ def test_no_population_of_seeds_errs_in_more_than_seven_of_a_hundred_studies(pop
 
 @pytest.mark.slow
 def test_documents_that_are_alike_within_an_origin_do_not_make_differences() -> None:
-    """Taken as documents of their own, clusters of eight err in more than half of studies."""
+    """Taken as separate documents, clusters of eight err in more than half of studies."""
     studies = 60
     rate = error_rate(Simulation(2, 4, documents="8"), POPULATIONS["normal"], studies)
     assert rate * studies <= stats.binom.ppf(0.98, studies, 0.07)

@@ -1,4 +1,4 @@
-"""Arms that have learned next to nothing of what can be known of their data are not compared."""
+"""Arms that have learned next to nothing of the knowable part of their data are not compared."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MARGIN = {"size": 0.1, "reason": "a small part of the known optimum"}
 
 
 def findings(runs: Path, nothing: float, effects: dict[str, float], data: dict[str, Any] | None = None) -> Findings:
-    """Returns those of a study whose baseline is at 2.5 bits, of which who knows nothing has so many and who knows
-    all none. data: the config of an arm's data, by its name."""
+    """Returns the findings of a study whose baseline is at 2.5 bits; a predictor that knows nothing has ``nothing``
+    bits, and one that knows all has none. data: the config of an arm's data, by its name."""
     known = [{"name": "no context", "value": nothing}, {"name": "8 symbols back", "value": 0.0}]
     metric = {"name": "val/bpb", "goal": "minimize", "margin": MARGIN}
     write_product(runs, effects, contrasts=CONTRAST, references=known, published=SOURCE, metric=metric)

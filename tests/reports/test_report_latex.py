@@ -1,4 +1,4 @@
-"""The tables of a report, set by LaTeX itself: ``apt-get install texlive-latex-recommended`` brings what it takes."""
+"""The tables of a report, set by LaTeX itself, which ``apt-get install texlive-latex-recommended`` installs."""
 
 from __future__ import annotations
 

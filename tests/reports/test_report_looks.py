@@ -183,7 +183,7 @@ def simulated(generator: np.random.Generator, truths: Array, spreads: Array, see
 
 
 def is_false(verdict: Verdict | None, truth: float) -> bool:
-    """Whether a verdict says what is not so; lower is better."""
+    """Whether a verdict is false; lower is better."""
     wrong = {"better": truth >= 0, "worse": truth <= 0, "equal": abs(truth) >= 1}
     return verdict is not None and wrong.get(verdict, False)
 

@@ -1,4 +1,4 @@
-"""A product of two factors whose cells are accuracies: what is averaged over, what is missing, what is drawn."""
+"""A product of two factors whose cells are accuracies: the averages, the missing cells, and the figure."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_columns_are_the_factor_that_changes_the_data_and_rows_are_ranked_by_the
     write_accuracies(tmp_path, factors)
     matrix = accuracy_matrix(load_study(tmp_path, "xl_recurrence"))
     assert matrix is not None and (matrix.rows, matrix.columns, matrix.tasks) == ("mixer", "task", TASKS)
-    assert matrix.levels == ("attention", "lstm", "window"), "what has no mean comes last"
+    assert matrix.levels == ("attention", "lstm", "window"), "levels without a mean come last"
     assert {key: cell.mean for key, cell in matrix.cells.items()} == {
         (mixer, task): pytest.approx(np.mean(values)) for (task, mixer), values in ACCURACIES.items()
     }

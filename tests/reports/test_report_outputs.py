@@ -1,4 +1,4 @@
-"""What was written is scored as sacreBLEU and rouge_score do, and becomes columns of the documents."""
+"""Texts that runs wrote are scored as by sacreBLEU and rouge_score, and the scores become columns of the documents."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ PUBLISHED = {
 
 
 def report(runs: Path, width: int = 100, unmatched: bool = False) -> tuple[str, str]:
-    """Returns the page and what the terminal shows, without writing figures, which takes most of a report's time."""
+    """Returns the page and the output on the terminal, without writing figures, which takes most of a report's time."""
     findings = find(load_study(runs, "xl_recurrence"), unmatched)
     tables = all_tables(findings)
     console = Console(file=io.StringIO(), width=width)

@@ -1,4 +1,4 @@
-"""Reading what runs left behind: damage is named, moved aside and costs one cell, not the report."""
+"""Reading the files that runs left: damaged ones are named, moved aside and cost one cell, not the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``results.jsonl``: all that a report is made from, and what becomes of a report when a line of it is damaged."""
+"""``results.jsonl``: all that a report is made from, and the effect of a damaged line on the report."""
 
 from __future__ import annotations
 

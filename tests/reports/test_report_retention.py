@@ -1,4 +1,4 @@
-"""What networks forget stands in the report, from results.jsonl alone, and beyond a limit there is no verdict."""
+"""The report shows how much networks forget, from results.jsonl alone, and beyond a limit there is no verdict."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def measured(runs: Path, key: str, value: float | None, metric: str = "val/hit@1
 def planned(
     runs: Path, name: str, values: Mapping[str, Sequence[float | None]], limit: float | None = None
 ) -> dict[str, Any]:
-    """Writes the records of what is measured of each arm after its seeds, and returns the plan of it."""
+    """Writes the records of the measurements of each arm after its seeds, and returns their plan."""
     before = measured(runs, f"{name}-before", BEFORE)
     arms = {
         arm: [

@@ -23,7 +23,8 @@ Array = np.ndarray[Any, Any]
 
 STUDIES, ARMS, SEEDS = 100, 4, 3
 RESAMPLES = 1000
-"""A tenth of what reports use: the variance over documents is then known to 5 %, too little to change an interval."""
+"""A tenth of the number in reports: the variance over documents then has an error of 5 %, too small to change an
+interval."""
 
 
 class Variation(NamedTuple):

@@ -1,4 +1,4 @@
-"""Intervals, verdicts and the numbers of seeds: what they are on small examples, and that they keep their promise."""
+"""Intervals, verdicts and the numbers of seeds have the right values on small examples, and keep their promise."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_unequal_sizes_do_not_hide_how_far_documents_vary() -> None:
 
 
 def test_a_measure_of_a_head_is_of_the_documents_that_it_has_targets_in() -> None:
-    """As of several tasks, each with documents of its own."""
+    """As of several tasks, each with separate documents."""
     columns = {
         "film_nats": [0.5, 0.25, 0.0, 0.0],
         "film_tokens": [1, 1, 0, 0],

@@ -494,7 +494,7 @@ class WandbApi(BaseHTTPRequestHandler):
     """Answers the requests of W&B's public API that list runs."""
 
     def do_POST(self) -> None:
-        if self.path != "/graphql":  # what wandb counts about its own use
+        if self.path != "/graphql":  # wandb's telemetry
             self.send_error(404)
             return
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -576,7 +576,7 @@ def test_runs_of_a_project_at_wandb_are_judged(wandb_api: None) -> None:
 
 def test_the_last_value_of_a_run_of_wandb_is_that_of_its_summary_where_its_curve_is_drawn_or_missing() -> None:
     class Drawn:
-        """A run of W&B with so many points, which it sends without the last one."""
+        """A run of W&B with ``count`` points, which it sends without the last one."""
 
         def __init__(self, count: int) -> None:
             self.count = count

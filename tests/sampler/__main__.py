@@ -1,4 +1,4 @@
-"""Draws small runs at random and holds what is promised of every run, whatever is combined in it.
+"""Draws small runs at random and checks the promises about every run, for any combination of settings.
 
     python -m tests.sampler --minutes 60 --seed 0
     python -m tests.sampler --number 1234 --promise resumed
@@ -50,7 +50,7 @@ def outcomes(number: int, frame: str | None, promise: str, folder: Path) -> Iter
 
 
 def main() -> int:
-    """Parses the options, draws runs until the time is up, and prints what was held and what was broken."""
+    """Parses the options, draws runs until the time is up, and prints the promises that were held and broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.sampler", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--minutes", type=float, default=1.0, help="draw runs for this long")
     parser.add_argument("--seed", type=int, default=0, help="draw other runs than another seed")

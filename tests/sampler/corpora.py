@@ -1,4 +1,4 @@
-"""Two small corpora of text files: what networks are trained on, and other texts that hold symbols unknown to them."""
+"""Two small corpora of text files: texts that networks are trained on, and texts with symbols unknown to them."""
 
 from __future__ import annotations
 

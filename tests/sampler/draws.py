@@ -259,7 +259,7 @@ def drawn(start: int, frame: str | None = None) -> Drawn:
         except ValueError as error:
             if not message_of(error):
                 raise
-    raise AssertionError(f"{ATTEMPTS} runs from {start} on are refused: what is drawn has become too narrow")
+    raise AssertionError(f"{ATTEMPTS} runs from {start} on are refused: the draws have become too narrow")
 
 
 def without_chance(config: RunConfig) -> RunConfig:

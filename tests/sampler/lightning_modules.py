@@ -1,4 +1,4 @@
-"""Runs of a LightningModule that are drawn at random, next to what Lightning's own Trainer does."""
+"""Runs of a LightningModule that are drawn at random, next to runs of Lightning's own Trainer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OBSERVED = LightningRunConfig(
 
 
 def observed(config: LightningRunConfig, directory: Path, stops: set[int]) -> dict[str, Any]:
-    """Returns what happens in a run that is asked to stop in some batches, resumed each time, and what it leaves."""
+    """Returns the events and the results of a run that is stopped in some batches and resumed each time."""
     EVENTS.clear()
     STOPS.clear()
     STOPS.update(stops)
@@ -38,7 +38,7 @@ def observed(config: LightningRunConfig, directory: Path, stops: set[int]) -> di
         while True:
             STOP.request.clear()
             try:
-                # Checkpoints are written where the run is stopped alone, so that what follows a stop is resumed there.
+                # Checkpoints are written only where the run is stopped, so that it resumes from there.
                 arguments = (config, directory, "key", usable(path), STOP, 1e9, lambda curves: [], MeasuredBatches())
                 metrics, _, _ = train(*arguments)
             except Interrupted:
@@ -66,7 +66,7 @@ def forget_what_follows(checkpoint: Path) -> None:
 
 
 def plainly(config: LightningRunConfig, directory: Path) -> list[tuple[Any, ...]]:
-    """Returns what happens in a plain Trainer, which reads the data in the same order."""
+    """Returns the events of a plain Trainer, which reads the data in the same order."""
     EVENTS.clear()
     STOPS.clear()
     L.seed_everything(config.seed, workers=True, verbose=False)
@@ -95,7 +95,7 @@ def plainly(config: LightningRunConfig, directory: Path) -> list[tuple[Any, ...]
 
 
 def sampled(seed: int) -> LightningRunConfig:
-    """Returns a config of whatever may meet: data, schedules, accumulation, limits, validations, hooks."""
+    """Returns a config with a random combination of data, schedules, accumulation, limits, validations and hooks."""
     rng = random.Random(seed)
     by_hand = rng.random() < 0.2
     trainer: dict[str, Any] = {}
@@ -138,7 +138,7 @@ def validates_between_updates(config: LightningRunConfig) -> bool:
 
 
 def compare(config: LightningRunConfig, directory: Path, seed: int) -> None:
-    """Compares a run with what a plain Trainer does, and with the same run, stopped after all or some updates."""
+    """Compares a run with a plain Trainer, and with the same run, stopped after all or some updates."""
     whole = observed(config, directory / "whole", set())
     if validates_between_updates(config):
         assert whole["events"] == plainly(config, directory)

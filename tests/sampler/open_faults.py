@@ -13,7 +13,7 @@ from lit_transformers.runs import RunConfig
 
 
 class OpenFault(NamedTuple):
-    """promise: what is broken. shows: the number and the objective of a run that shows it. of: the runs that may."""
+    """promise: the broken one. shows: the number and the objective of a run that shows it. of: the runs that may."""
 
     promise: str
     reason: str

@@ -1,4 +1,4 @@
-"""What holds of every run, whatever is combined in it: each promise is a function that raises where it is broken."""
+"""Promises about every run, for any combination of settings: each is a function that raises where it is broken."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ROUNDING = 2e-4
 
 
 class Case:
-    """A drawn run in a folder, with chance of its own. What several promises ask for is trained once."""
+    """A drawn run in a folder, with its own random numbers. A run that several promises need is trained once."""
 
     def __init__(self, config: RunConfig, folder: Path, number: int) -> None:
         self.config, self.folder, self.random = config, folder, Random(number)
@@ -70,7 +70,7 @@ class Promise(NamedTuple):
 
 
 PROMISES: dict[str, Promise] = {}
-"""All promises by what they say."""
+"""All promises by their names."""
 
 
 def promise(
@@ -95,7 +95,7 @@ def close(first: Mapping[str, float], second: Mapping[str, float], rounding: flo
 
 
 def same(first: Tensor, second: Tensor, name: str) -> None:
-    """Asserts that a weight is what another way to compute it gives, to the rounding of some updates."""
+    """Asserts that a weight equals the result of another way to compute it, up to the rounding of some updates."""
     torch.testing.assert_close(first, second, rtol=1e-3, atol=2e-4, msg=lambda text: f"{name}: {text}")
 
 
@@ -243,11 +243,11 @@ def lanes_equal_a_loop_by_hand(case: Case) -> None:
     lambda config: (
         config.task.kind == "permutation_lm"
         and config.task.get("measured") == "none"
-        and config.model.get("query_stream") != "content"  # which reads what it predicts, and fails its gate
+        and config.model.get("query_stream") != "content"  # which reads its targets, and fails its gate
     ),
 )
 def predictions_are_apart(case: Case) -> None:
-    """One hidden symbol is another one, and no prediction moves, whatever memory holds of the segment before."""
+    """Another hidden symbol in one place moves no prediction, for any memory of the segment before."""
     data = case.config.data.build()
     task = case.config.build_task(data).eval()
     batch = next(iter(data.val_dataloader()))
@@ -265,8 +265,8 @@ def predictions_are_apart(case: Case) -> None:
 TRUE_ROWS = ("strings", "classification", "regression")
 """The objectives whose random batch is of rows that nothing came before."""
 SHARED_WORK = ("compressive", "synthesizer")
-"""The mixers that work less than their formula in two rows of which nothing leaves memory: what compresses it, and
-weights that all rows of a batch share."""
+"""The mixers that work less than their formula in two rows of which nothing leaves memory: nothing is compressed, or
+all rows of a batch share weights."""
 
 
 @promise("parameters equal the count", lambda config: config.model.to_dict().get("query_stream", "none") == "none")
@@ -393,7 +393,7 @@ def measured_otherwise(config: RunConfig, random: Random) -> tuple[RunConfig, Ru
 
 
 def without_memory(model: ModelConfig) -> ModelConfig:
-    """The network without anything remembered, whose first row costs what every row does."""
+    """The network without anything remembered, whose first row costs as much as every row."""
     return model.override({path: 0 for path, value in model.leaves_with(Memory) if value})
 
 
@@ -410,7 +410,7 @@ class Joined:
 
 
 PADDING = {"targets": IGNORED, "phrases": IGNORED}
-"""What stands behind the end of a row, by the name of the column; elsewhere 0."""
+"""The padding behind the end of a row, by the name of the column; 0 in other columns."""
 
 
 def joined(batches: Sequence[Any]) -> Any:

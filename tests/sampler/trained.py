@@ -1,4 +1,4 @@
-"""Trains a drawn run in a folder, undisturbed or stopped, and reads what it has left there."""
+"""Trains a drawn run in a folder, undisturbed or stopped, and reads the files that it has left there."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from lit_transformers.runs import Interrupted, RunConfig, fit
 from lit_transformers.runs.fit import gates
 
 COMPARED = ("steps", "measured_step", "cut", "ranks")
-"""What a record has under ``measured`` that is no time, no speed and no name of another run."""
+"""The fields under ``measured`` of a record that are no time, no speed and no name of another run."""
 
 
 class Left(NamedTuple):
-    """What a run has left. record: without times and surroundings. weights: those of the checkpoint."""
+    """The results of a run. record: without times and surroundings. weights: those of the checkpoint."""
 
     record: dict[str, Any]
     curves: bytes
@@ -84,7 +84,7 @@ class Batches:
 
 
 def trained(config: RunConfig, folder: Path) -> Left:
-    """Trains a run, or resumes it, and returns what it leaves."""
+    """Trains a run, or resumes it, and returns its results."""
     with without_gates():
         fit(config, folder)
     return left(folder)
@@ -108,7 +108,7 @@ def same_weights(first: Left, second: Left) -> bool:
 
 
 def differences(first: Left, second: Left) -> list[str]:
-    """What two runs have left that is not equal to the bit."""
+    """The results of two runs that are not equal to the bit."""
     names = [
         name for name in first.record.keys() | second.record.keys() if first.record.get(name) != second.record.get(name)
     ]

@@ -13,7 +13,7 @@ from sampler.promises import PROMISES, Case
 from lit_transformers.runs import RunConfig
 
 EVERY = 8
-"""A promise that starts processes is held of one in so many runs."""
+"""A promise that starts processes is checked for one run in this number."""
 SHOWN = 1_500
 """Characters of an error that are shown."""
 
@@ -36,7 +36,7 @@ def try_run(config: RunConfig, folder: Path, number: int, chosen: str = "") -> I
         is_due = not each.costly or bool(chosen) or number % EVERY == 0
         if chosen not in name or not is_due or not each.applies(config):
             continue
-        case.random.seed(number)  # so that a promise that is tried alone does what it did among others
+        case.random.seed(number)  # so that a promise that is tried alone draws the same numbers as among others
         try:
             each.held(case)
         except Exception as error:
@@ -48,7 +48,7 @@ def try_run(config: RunConfig, folder: Path, number: int, chosen: str = "") -> I
 
 
 def shown(error: Exception) -> str:
-    """The last line of the suite that an error passed, and what it says."""
+    """The last line of the suite that an error passed, and the error's message."""
     lines = "".join(traceback.format_exception(error)).strip().splitlines()
     places = [line.strip() for line in lines if "lit_transformers/" in line or "datamodules/" in line]
     return "\n  ".join([*places[-1:], f"{type(error).__name__}: {str(error)[:SHOWN]}"])

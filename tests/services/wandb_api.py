@@ -1,9 +1,9 @@
-"""A stand-in of W&B's API, on this machine alone: it answers what wandb sends online, and records it.
+"""A stand-in of W&B's API, on this machine alone: it answers the requests that wandb sends online, and records them.
 
     python tests/services/wandb_api.py DIR [PORT]
 
-It prints the variables that make wandb use it, and runs until it is stopped. ``curl ADDRESS`` shows what was recorded;
-DIR holds every request (requests.jsonl) and every file that was sent. It needs the standard library and PyYAML only.
+It prints the variables that make wandb use it, and runs until it is stopped. ``curl ADDRESS`` shows the records; DIR
+holds every request (requests.jsonl) and every file that was sent. It needs the standard library and PyYAML only.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class SentRun:
 
     @property
     def metrics(self) -> list[Plain]:
-        """What was defined of its metrics, as wandb writes it into the config."""
+        """The definitions of its metrics, as wandb writes them into the config."""
         return [] if "_wandb" not in self.config else self.config["_wandb"]["value"].get("m", [])
 
 
 @dataclass
 class SentArtifact:
-    """An artifact as W&B knows it. run: the name of the run that made it; files: what its manifest lists."""
+    """An artifact as W&B knows it. run: the name of the run that made it; files: those that its manifest lists."""
 
     id: str
     type: str
@@ -103,7 +103,7 @@ class SentSweep:
 
 
 class Recorded:
-    """What was sent, and how each operation of the API is answered."""
+    """All that was sent, and the answers to the operations of the API."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -125,7 +125,7 @@ class Recorded:
         return self.folder.joinpath("files", *parts).read_bytes()
 
     def describe(self) -> Plain:
-        """Returns what was recorded as plain data."""
+        """Returns the records as plain data."""
         with self._lock:
             kinds = {
                 "runs": self.runs, "artifacts": self.artifacts, "views": self.views, "sweeps": self.sweeps,
@@ -450,7 +450,7 @@ def _handler(recorded: Recorded) -> type[BaseHTTPRequestHandler]:
                 self._respond(200, {"exitcode": None, "limits": {}})
             elif self.path == "/graphql":
                 self._respond(200, self._answer(given))
-            else:  # what wandb tells of itself
+            else:  # wandb's telemetry
                 recorded.record({"path": self.path, "bytes": len(body)})
                 self._respond(404, {})
 
@@ -525,7 +525,7 @@ def main() -> None:
         try:
             threading.Event().wait()
         except KeyboardInterrupt:
-            print(f"what was sent is in {recorded.folder}")
+            print(f"the requests are in {recorded.folder}")
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ class Served:
         wait_for(condition, every=0.002)
 
     def go(self) -> None:
-        """Lets the process of the stand-in go on."""
+        """Lets the process of the stand-in continue."""
         (self.folder / "go").touch()
 
 
@@ -165,7 +165,7 @@ def serving_network(checkpoint: Path, **options: Any) -> Iterator[Served]:
 
 
 def rounded(value: Any) -> Any:
-    """What is equal to a value but for rounding."""
+    """Returns an object that equals a value except for rounding."""
     if isinstance(value, dict):
         return {name: rounded(inner) for name, inner in value.items()}
     if isinstance(value, list):

@@ -1,5 +1,5 @@
-"""A process that computes nothing: answers by the texts that it gets, so that tests can hold it, kill it and read what
-it was sent. Imports no torch."""
+"""A process that computes nothing: it answers by the texts that it gets, so that tests can hold it, kill it and read
+its requests. Imports no torch."""
 
 from __future__ import annotations
 

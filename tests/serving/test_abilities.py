@@ -1,4 +1,4 @@
-"""What a checkpoint does for a server is what the commands do, and a text that fails spoils no other."""
+"""A server answers by a checkpoint as the commands do, and a text that fails spoils no other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ABILITIES: dict[Kind, list[str]] = {
     "fill": ["fill", "embed"],
     "translate": ["translate"],
 }
-"""What a server of each run can do."""
+"""The abilities of a server of each run."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,7 +91,7 @@ def services(folder: Path, **options: Any) -> Services:
 
 
 def commanded(ability: str, folder: Path, lines: Sequence[str]) -> list[Any]:
-    """What the commands predict, search and translate write for lines of JSON."""
+    """The output of the commands predict, search and translate for lines of JSON."""
     checkpoint, options = folder / "checkpoint.ckpt", LineOptions()
     if ability == "translate":
         texts = (json.loads(line)["text"].encode() for line in lines)

@@ -19,7 +19,7 @@ from lit_transformers.serving.services import SENTENCES
 
 
 class Offline(NamedTuple):
-    """What a server of a run answers. command: the arguments that write the same, for lines of JSON."""
+    """An ability of a server of a run. command: the arguments that write the same answers, for lines of JSON."""
 
     kind: Kind
     ability: str
@@ -69,7 +69,7 @@ def requests_of(ability: str, served: Served) -> list[str]:
 
 
 def written(case: Offline, folder: Path, lines: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What the command writes for lines, each as the body of an answer."""
+    """The output of the command for lines, each as the body of an answer."""
     name, *options = case.command
     is_json = "json" in case.command
     given = "".join(f"{line if is_json else json.loads(line)['text']}\n" for line in lines).encode()

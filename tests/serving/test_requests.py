@@ -1,4 +1,4 @@
-"""Requests to a server: each is answered or refused in one line, whatever it holds, and whatever comes beside it."""
+"""Requests to a server: each is answered or refused in one line, for any content, and next to any other requests."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The command ``serve``: its answers are those of ``predict``, it ends by a signal with what it has accepted, and what
-keeps it from serving is one line."""
+"""The command ``serve``: its answers are those of ``predict``, a signal ends it after the requests that it has
+accepted, and a reason not to serve is one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that computes is killed, stuck, or writes what nobody reads: each request ends, and later ones are
+"""The process that computes is killed, stuck, or writes output that nobody reads: each request ends, and later ones are
 answered."""
 
 from __future__ import annotations

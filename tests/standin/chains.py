@@ -11,7 +11,7 @@ __all__ = ["alone", "chain", "chained", "finishes"]
 
 
 def chain(*steps: int, fault: str = "none") -> RunConfig:
-    """Returns the last of runs of so many steps, each of which starts from the one before. fault: of the first."""
+    """Returns the last run of a chain. steps: of each run, which starts from the one before. fault: of the first."""
     config: RunConfig | None = None
     for number, count in enumerate(steps):
         changes = {"training.steps": count, "training.fault": "none" if number else fault}

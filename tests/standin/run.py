@@ -33,9 +33,9 @@ RELEASED = "released"
 HEALED = "healed"
 """The file in the directory of a run whose fault shows no more."""
 WAIT_SECONDS = 120.0
-"""How long it waits: what should have stopped it has failed by then, and the test with it."""
+"""How long it waits: by then the code that should have stopped it has failed, and the test with it."""
 DATA = "0"
-"""What identifies the data of its runs, of which there are none."""
+"""The fingerprint of the data of its runs, which have none."""
 
 
 class EncodingConfig(Config, kind="relative"):
@@ -109,7 +109,7 @@ class SourceConfig(Config):
 
 
 class Interrupted(Exception):
-    """The run was asked to stop and left a checkpoint."""
+    """The run stopped on request and left a checkpoint."""
 
 
 class Progress(NamedTuple):
@@ -281,7 +281,7 @@ def _write(path: Path, plain: Plain) -> None:
 
 
 def data_content(config: RunConfig) -> str:
-    """Returns what its records have as the fingerprint of their data."""
+    """Returns the fingerprint of data that its records hold."""
     return DATA
 
 
@@ -291,7 +291,7 @@ def sources(config: RunConfig) -> dict[str, RunConfig]:
 
 
 def retention(config: RunConfig, measured: RunConfig) -> RetentionConfigs | None:
-    """Starts what is measured from the first stage of a run, and from the run."""
+    """Returns the measured run twice: with a start from the first stage of a run, and with a start from the run."""
     if config.source is None:
         return None
     first = config.source.run

@@ -1,4 +1,4 @@
-"""A stand-in whose result depends on what is tuned: best at a learning rate of 3e-3, later with a longer warm-up."""
+"""A stand-in whose result depends on the tuned fields: best at a learning rate of 3e-3, later with a longer warm-up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["RUNNER", "RunConfig", "fit"]
 
 
 class MixerConfig(Config):
-    """A mixer with a search space of its own."""
+    """A mixer with its own search space."""
 
     space: ClassVar[Space] = {"window": Interval(4, 64, log=True)}
 

@@ -47,7 +47,7 @@ class Server(NamedTuple):
 
 @contextmanager
 def proxy(url: str, runs: Path) -> Iterator[str]:
-    """Starts a proxy in a process of its own, and yields its address."""
+    """Starts a proxy in a separate process, and yields its address."""
     pytest.importorskip("grpc", reason="grpcio is not installed")
     port = free_port()
     words = [sys.executable, "-m", "sweeps", "serve", "--runs", str(runs), "--storage", url, "--port", str(port)]

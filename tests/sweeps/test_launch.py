@@ -1,4 +1,4 @@
-"""Runs in real processes: they end as their records say, whatever is killed on the way."""
+"""Runs in real processes: they end as their records say, whichever process is killed on the way."""
 
 from __future__ import annotations
 
@@ -392,7 +392,7 @@ def test_ranks_share_cores_and_each_has_a_device(monkeypatch: pytest.MonkeyPatch
 
 
 def test_several_runs_share_a_device_where_its_memory_allows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By what nvidia-smi says: 20 and 4 GiB are free."""
+    """By the output of nvidia-smi: 20 and 4 GiB are free."""
     nvidia_smi = tmp_path / "nvidia-smi"
     nvidia_smi.write_text("#!/bin/sh\necho '0, GPU-a, 20480'\necho '1, GPU-b, 4096'\n")
     nvidia_smi.chmod(0o755)
@@ -464,7 +464,7 @@ def test_a_lock_is_held_by_one_process_and_may_be_nested(tmp_path: Path) -> None
     assert subprocess.run(command).returncode == 0
 
 
-if __name__ == "__main__":  # the command that tests start as a process of its own, to kill it
+if __name__ == "__main__":  # the command that tests start as a separate process, to kill it
     folder, count, pause, steps = sys.argv[1:]
     summary = go(Path(folder), tickets(int(count), pause=float(pause), steps=int(steps)))
     sys.exit(0 if all(row.state == State.FINISHED for row in summary.rows) else 1)

@@ -32,7 +32,7 @@ TICKETS = [Ticket(f"key{number}", "arm", number, {}) for number in range(3)]
 
 
 class Clock:
-    """The clock of all ledgers of this process, in seconds, which goes on only when a test says so."""
+    """The clock of all ledgers of this process, in seconds, which advances only when a test says so."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -245,7 +245,7 @@ def racers() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def answers(racers: list[subprocess.Popen[str]], line: str) -> list[str]:
-    """What processes answer to a line that both have before either answers, in alphabetical order."""
+    """The answers of processes to a line that both have before either answers, in alphabetical order."""
     for racer in racers:
         print(line, file=racer.stdin, flush=True)
     return sorted(racer.stdout.readline().strip() for racer in racers if racer.stdout)
@@ -311,7 +311,7 @@ def test_a_claim_takes_as_many_steps_of_the_database_with_many_ended_runs_as_wit
     monkeypatch.setattr("sqlite3.connect", counted)
     ledger, taken = Ledger(tmp_path), []
     for number, ticket in enumerate(TICKETS):
-        ledger.settle(ledger.claim(ticket) or 0, "finished", value=1.0)  # reads what was entered last
+        ledger.settle(ledger.claim(ticket) or 0, "finished", value=1.0)  # reads the latest entries
         before = steps[0]
         ledger.settle(ledger.claim(ticket) or 0, "finished", value=1.0)
         taken.append(steps[0] - before)

@@ -1,4 +1,5 @@
-"""Limits of time and memory: what breaks them ends with the reason, what stays within them is not disturbed."""
+"""Limits of time and memory: a run that breaks them ends with the reason, a run that stays within them is not
+disturbed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live table: what a person sees while runs go on."""
+"""The live table that a person sees while runs are in progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Processes of runs: what all runs need is imported once, before them, and each begins as soon as the last ended."""
+"""Processes of runs: modules that all runs need are imported once, before them, and each begins as soon as the last
+ended."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ RUNNER = "standin.imported:RUNNER"
 
 @pytest.mark.slow
 def test_what_runs_need_is_imported_once_for_all_of_them(tmp_path: Path) -> None:
-    """In a process of its own, whose fork server serves nobody else. The seconds are those of the real library in
-    ``benchmarks.orchestration``."""
+    """In a separate process, whose fork server serves nobody else. ``benchmarks.orchestration`` measures the seconds of
+    the real library."""
     completed = subprocess.run([sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, timeout=240)
     assert completed.returncode == 0, completed.stderr
     directories = [ticket.directory(tmp_path) for ticket in tickets(COUNT)]

@@ -44,7 +44,7 @@ PATIENCE = {
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
     "RAY_worker_niceness": "0",
 }
-"""Ray's own limits: long for what a busy machine makes slow, short for how long a head may be gone."""
+"""Ray's own limits: long for steps that a busy machine makes slow, short for the absence of a head."""
 LIGHT = {"include_log_monitor": False}
 
 
@@ -86,8 +86,8 @@ def cluster(running: Any, nodes: int, cores: int = 1) -> Iterator[Any]:
 
 
 def go(runs: Path, run_tickets: list[Ticket], address: str, **taken: int) -> tuple[Summary, str]:
-    """The summary of the runs, which are stopped where they wait for ever, and the output. taken: what runs take of the
-    cluster."""
+    """The summary of the runs, which are stopped where they wait for ever, and the output. taken: the resources of the
+    cluster that runs take."""
     rows, _ = survey(runs, run_tickets, OPTIONS.metric, retry_failed=False)
     ledger, console = Ledger(runs, heartbeat=1, grace=8), Console(file=StringIO(), width=300)
     try:
@@ -137,7 +137,7 @@ class TestOnACluster:
 
             def kill_node() -> None:
                 running.remove_node(running.list_all_nodes()[-1], allow_graceful=False)
-                wait_for(lambda: len(workers_of(runs)) == 1, "its run goes on without it")
+                wait_for(lambda: len(workers_of(runs)) == 1, "its run continues without it")
                 for ticket in waiting:
                     (ticket.directory(runs) / RELEASED).touch()
 

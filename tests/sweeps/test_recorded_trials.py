@@ -60,7 +60,7 @@ def arms() -> list[SearchedArm]:
 
 
 def do_trial(runs: Path, arm: SearchedArm, began: int, ends: bool = True, **values: Any) -> str:
-    """What an agent leaves of a trial: all files, or those of one that W&B has stopped."""
+    """Writes the files that an agent leaves of a trial: all, or those of a trial that W&B has stopped."""
     config = trial_config(arm.config, {RATE: values.get("rate", 1e-3), WARMUP: values.get("warmup", 4)})
     directory = runs / run_key(config)
     directory.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A search proposes within its space, spends its budget and no more, and goes on where it was stopped."""
+"""A search proposes within its space, spends its budget and no more, and resumes where it stopped."""
 
 from __future__ import annotations
 

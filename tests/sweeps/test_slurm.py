@@ -112,7 +112,7 @@ def scancel(*words: str) -> Callable[[str], object]:
 
 
 def warn(job: str) -> None:
-    """What SLURM does before a job's time is up; it would let the job begin again after two minutes.
+    """Acts as SLURM does before a job's time is up; SLURM would let the job begin again after two minutes.
 
     A job that begins in the second in which it was put back is refused by the node, which counts in seconds and takes
     the new job's permission for the old one's, and has failed then.
@@ -182,7 +182,7 @@ class TestOnACluster:
     def test_runs_that_start_from_others_wait_for_their_jobs_and_a_chain_whose_first_fails_says_why(
         self, tmp_path: Path
     ) -> None:
-        """All are submitted at once, so that they go on without the command."""
+        """All are submitted at once, so that they continue without the command."""
         runs, run_tickets = tmp_path / "runs", chained(4, 10, 5)
         summary, output = go(runs, run_tickets)
         assert [row.state for row in summary.rows] == [State.FINISHED] * 3, output

@@ -127,7 +127,7 @@ def bucket(request: pytest.FixtureRequest) -> str:
 
 
 def on_machine(number: int, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """The store as one of several machines has it, with a working copy of its own."""
+    """The store as one of several machines has it, with its own working copy."""
     monkeypatch.setenv(CACHE, str(tmp_path / f"machine{number}"))
     return prepared(address)
 

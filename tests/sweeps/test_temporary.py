@@ -1,4 +1,4 @@
-"""What processes write temporarily is gone after them, or, where they were killed, after the next command."""
+"""Temporary files of processes are gone after them, or, where they were killed, after the next command."""
 
 from __future__ import annotations
 

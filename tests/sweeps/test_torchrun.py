@@ -1,7 +1,8 @@
 """Runs of two ranks, started by the command as any other: on CPU, with gloo, and with all that may happen to them.
 
-torchrun starts three processes that import torch, which is most of what a command takes here: what does not depend on
-how ranks are started is proven with forked ones, and what does not depend on what they compute with the stand-in.
+torchrun starts three processes that import torch, which takes most of the time of a command here. Behaviour that does
+not depend on how ranks are started is proven with forked ranks, and behaviour that does not depend on their
+computations with the stand-in.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def test_ranks_that_are_stopped_go_on_with_the_next_command(tmp_path: Path) -> N
 def test_a_run_that_is_stopped_before_its_ranks_connect_begins_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What starts them requests the stop as soon as it runs, and would start them much later."""
+    """The process that starts them requests the stop as soon as it runs, and would start them much later."""
     begun = tmp_path / "begun"
     code = f"import os, time, pathlib; os.kill(os.getppid(), 15); time.sleep(5); pathlib.Path({str(begun)!r}).touch()"
     monkeypatch.setattr(torchrun, "_torchrun", lambda order: [sys.executable, "-c", code])

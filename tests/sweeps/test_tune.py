@@ -1,4 +1,4 @@
-"""Every arm spends the same budget on the same space; trials are ordinary runs, each done once, whatever happens."""
+"""Every arm spends the same budget on the same space; trials are ordinary runs, each done exactly once."""
 
 from __future__ import annotations
 

@@ -54,7 +54,8 @@ def nobody_is_logged_in(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A host that knows one key, answers others as W&B does, and is named by the variable. Yields what it receives."""
+    """A host that knows one key, answers others as W&B does, and is named by the variable. Yields the queries that it
+    receives."""
     queries: list[str] = []
 
     class Host(BaseHTTPRequestHandler):
@@ -153,7 +154,7 @@ def test_options_win_over_variables_and_these_over_defaults(monkeypatch: pytest.
 
 
 def test_a_runs_process_receives_the_target(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also on a cluster: what is submitted there are the same options."""
+    """Also on a cluster, where the same options are submitted."""
     target = WandbTarget("offline", "mine", "team", ("a",))
     planned = make_plan("memory", catalog.load(study), request_of("demo", None, 1, None))
     options, [ticket, _] = LaunchSettings(workers=1, wandb=target).options(planned, 1), planned.tickets()

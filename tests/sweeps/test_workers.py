@@ -1,4 +1,4 @@
-"""Workers that share a study over a database: whatever dies on the way, every run is done once."""
+"""Workers that share a study over a database: whichever process dies on the way, every run is done once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tickets(study: Path) -> list[Ticket]:
 
 
 class Worker:
-    """``python -m ablations worker`` in a process of its own."""
+    """``python -m ablations worker`` in a separate process."""
 
     def __init__(self, study: Path, runs: Path, url: str, *more: str) -> None:
         words = ["-m", "ablations", "worker", str(study), "--runs", str(runs), "--workers", "2", *more]

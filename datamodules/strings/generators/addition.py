@@ -39,7 +39,7 @@ class AdditionConfig(GeneratorConfig, kind="addition"):
         return spoken([*self._digits(a), *plus, *self._digits(b)], [*self._digits(a + b), 0])
 
     def _number(self, size: int, random: np.random.Generator) -> int:
-        """Returns a random number of so many digits: Python's integers have no maximum."""
+        """Returns a random number of ``size`` digits: Python's integers have no maximum."""
         least = 0 if size == 1 else 1
         number = int(random.integers(least, self.base))
         for digit in random.integers(0, self.base, size - 1).tolist():

@@ -1,4 +1,4 @@
-"""What all generators of strings share: a question and the answer that follows from it, from random numbers of its own.
+"""The base of all generators: a string is a question and its answer, made from random numbers of that string alone.
 
 Symbol 0 stands before the question, between question and answer, and after the answer where a string marks its end; it
 also fills places that hold nothing.
@@ -62,7 +62,8 @@ class GeneratorConfig(Config):
         return None
 
     def meanings(self) -> dict[str, Plain]:
-        """Hook: returns what decides what a symbol stands for. By default the kind and the number of symbols."""
+        """Hook: returns the facts that decide the meanings of symbols. By default the kind and the number of
+        symbols."""
         return {"kind": self.kind, "symbols": self.symbols}
 
     def lengths_to(self, longest: int) -> list[int]:

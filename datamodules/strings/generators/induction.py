@@ -1,4 +1,4 @@
-"""What followed the one earlier occurrence of a symbol."""
+"""Recall of the symbol that followed the one earlier occurrence of another symbol."""
 
 from __future__ import annotations
 

@@ -93,8 +93,9 @@ class Convolved(Compressor):
 
 class Dilated(Compressor):
     """Convolutions with two taps and dilations 1, 2, 4, ..., with a ReLU between them, until they span a group. Only
-    the last output at the end of a group is used, and of the others what it depends on, so level n joins pairs of
-    outputs of level n - 1. The paper names dilated convolutions without details. A group is padded with zeros in front.
+    the last output, at the end of a group, is used, so only the outputs that it depends on are computed: level n joins
+    pairs of outputs of level n - 1. The paper names dilated convolutions without details. A group is padded with zeros
+    in front.
     """
 
     learns = True

@@ -1,4 +1,4 @@
-"""Compressive Transformer: what leaves the memory is compressed, not lost (Rae et al. 2019, arXiv:1911.05507)."""
+"""Compressive Transformer: inputs that leave memory are compressed, not lost (Rae et al. 2019, arXiv:1911.05507)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Compressive(Mixer):
         self.watches = config.function == "most_used"
         everything = AttentionConfig(
             encoding=config.encoding,
-            memory=EVERYTHING,  # what leaves is decided here
+            memory=EVERYTHING,  # this mixer decides which inputs leave
             head_dim=config.head_dim,
             bias=config.bias,
             dropout=config.dropout,
@@ -157,8 +157,8 @@ class Compressive(Mixer):
         return state
 
     def decoding_state(self, length: int) -> int:
-        """As in ``Mixer.decoding_state``: keys and values of slots and memory, and what memory will be compressed
-        from, which are the inputs of the layer."""
+        """As in ``Mixer.decoding_state``: keys and values of slots and memory, and the inputs of the layer, from which
+        memory will be compressed."""
         memory = min(length, self.memory + self.rate - 1)
         slots = min(self.slots, max(0, length - self.memory) // self.rate)
         return 2 * self.reader.width * (slots + memory) + self.dim * memory

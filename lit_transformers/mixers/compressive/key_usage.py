@@ -40,7 +40,7 @@ class UsageAttention(QKVMixer):
     def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
         queries, keys = inputs.q.size(-2), inputs.k.size(-2)
         key_mask = inputs.key_mask
-        if key_mask is None:  # every query sees what stands before it, and those that are padding do not count
+        if key_mask is None:  # every query sees itself and the keys before it; padding queries do not count
             real = inputs.k.new_ones(inputs.k.size(0), queries, dtype=torch.bool)
             key_mask = F.pad(real if ctx.padding_mask is None else ctx.padding_mask, (keys - queries, 0), value=True)
         usage = Usage(key_mask, inputs.q)

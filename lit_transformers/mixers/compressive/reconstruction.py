@@ -51,8 +51,8 @@ class AutoEncoding(Reconstruction):
 class AttentionReconstruction(Reconstruction):
     """The mean of |attn(h, old) - attn(h, new)|^2 over real queries and channels: algorithm 2.
 
-    This attention is by content alone, without positions, and only over what leaves the memory. The paper uses the
-    norm; the mean of its square does not grow with the segment.
+    This attention is by content alone, without positions, and only over inputs that leave the memory. The paper uses
+    the norm; the mean of its square does not grow with the segment.
     """
 
     def __init__(self, rate: int) -> None:

@@ -21,7 +21,7 @@ GROUP = 16
 SHORT = 8 * GROUP
 """Rows up to this length are all candidates."""
 CHUNK = 2**19
-"""Scores that are computed with at a time on a CPU: what is computed of them then stays in a cache."""
+"""The number of scores that a CPU processes at a time: intermediate results then stay in a cache."""
 CHUNK_ELSEWHERE = 2**26
 """As many as keep another device busy."""
 STEPS = 60
@@ -73,7 +73,7 @@ def by_alpha(x: Float[Tensor, "b h t s"], alpha: Float[Tensor, "g 1 1"]) -> Floa
 
 
 def like(shape: torch.Size, rows: Float[Tensor, "g n s"]) -> Float[Tensor, "b h t s"]:
-    """Returns what ``by_alpha`` returned in the given shape."""
+    """Returns the output of ``by_alpha`` in the given shape."""
     b, h, t, s = shape
     return rows.view(shape) if rows.size(0) == 1 else rows.view(h, b, t, s).transpose(0, 1)
 
@@ -106,7 +106,7 @@ class Places(NamedTuple):
     of_table: Int[Tensor, " c"] | None = None
 
     def read(self, rows: Float[Tensor, "n s"], fill: float = 0.0) -> Float[Tensor, "n w"]:
-        """Returns the table of what belongs to the candidates, and ``fill`` in other cells."""
+        """Returns the table with the values of the candidates, and ``fill`` in other cells."""
         if self.of_rows is None or self.of_table is None:
             return rows
         cells = rows.new_full((self.shape[0] * self.shape[1],), fill)
@@ -129,7 +129,7 @@ class Weights(NamedTuple):
 
 
 def weights_of(rows: Float[Tensor, "*g n s"], alpha: Alpha, iterations: int | None) -> Weights:
-    """Returns the weights of rows of scores; with ``iterations`` by so many halvings. NaN stays NaN."""
+    """Returns the weights of rows of scores; with ``iterations``, by that many halvings. NaN stays NaN."""
     everywhere = Places((rows.size(-2), rows.size(-1)))
     if iterations is not None:
         shifted = (alpha - 1) * (rows - rows.amax(-1, keepdim=True))

@@ -1,4 +1,4 @@
-"""Attention of every query to keys of its own bucket or chunk, in several rounds (arXiv:2001.04451, section 2)."""
+"""Attention of every query to the keys of its bucket or chunk, in several rounds (arXiv:2001.04451, section 2)."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def compute(chunked: Chunked, piece: Piece, leaves: Tensors) -> tuple[Tensor, Te
 
 
 def visibility(chunked: Chunked, piece: Piece) -> tuple[Tensor, Tensor | None]:
-    """Returns what is added to each score, and the number of rounds in which the query sees the key, by which its
+    """Returns the bias of each score, and the number of rounds in which the query sees the key, by which the key's
     weight is divided (the paper's log N, appendix A), or None. Both are numbers, for masked filling is much slower."""
     order, chunks = chunked.order, chunked.order.chunks
     rounds = order.tokens.size(2)

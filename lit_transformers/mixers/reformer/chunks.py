@@ -17,13 +17,13 @@ By = Literal["by_rank", "by_sort"]
 
 
 class Chunks(NamedTuple):
-    """Sorted tokens are cut into chunks. A query gets the keys of its own chunk, of ``back`` chunks before it and of
+    """Sorted tokens are cut into chunks. A query gets the keys of its chunk, of ``back`` chunks before it and of
     ``ahead`` after it.
 
-    by_sort: the query sees all of these keys or, unless ``across`` is set, those of its own bucket. A later token in a
+    by_sort: the query sees all of these keys or, unless ``across`` is set, those in its bucket. A later token in a
     lower bucket shifts the chunks, so the keys that a causal query sees would leak information about the future.
-    by_rank: it sees keys of its own bucket whose rank there is at most back x length before its own and at most
-    ahead x length after. Ranks within a bucket depend on earlier tokens alone.
+    by_rank: it sees the keys in its bucket whose rank there is at most back x length before the query's rank, and at
+    most ahead x length after it. Ranks within a bucket depend on earlier tokens alone.
     """
 
     length: int

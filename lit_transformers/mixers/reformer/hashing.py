@@ -35,7 +35,7 @@ def columns(counts: Sequence[int]) -> int:
 def rotations(
     heads: int, channels: int, rounds: int, counts: Sequence[int], seed: int | None, device: torch.device
 ) -> Float[Tensor, "h k r c"]:
-    """Draws normal numbers, from a separate generator if there is a seed; in single precision, whatever is hashed."""
+    """Draws normal numbers, from a separate generator if there is a seed; always in single precision."""
     shape = (heads, channels, rounds, columns(counts))
     if seed is None:
         return torch.randn(shape, device=device)

@@ -32,7 +32,7 @@ class Logits(nn.Module, ABC):
 
 
 class Products(Logits, ABC):
-    """Logits that are products of a vector of each query and a vector of each key, with so many ``channels``."""
+    """Logits that are products of a vector of each query and a vector of each key, both with ``channels`` numbers."""
 
     channels: int
 
@@ -120,7 +120,7 @@ class FactorisedDense(Rows):
 
     The paper repeats both "by tiling"; every pair of an item of A and one of B has its own position only if one of them
     is repeated item by item and the other as a whole. That is the outer product, which is used here. Where a
-    does not divide the length, b is rounded up, and what lies beyond the length is left out.
+    does not divide the length, b is rounded up, and numbers beyond the length are left out.
     """
 
     count = 2

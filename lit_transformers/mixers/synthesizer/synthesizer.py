@@ -138,7 +138,7 @@ class Synthesizer(Mixer):
 
     def parts(self, x: Float[Tensor, "b t d"]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Returns the vectors of queries and keys of all products (b, h, t, n), with b = 1 where they are the same for
-        all rows, and what the logits of ``Rows`` are made of, each with its share."""
+        all rows, and the parts of the logits of ``Rows``, each with its share."""
         shares = [None] * len(self.logits) if self.mixture is None else self.mixture.softmax(dim=0)[..., None, None]
         vectors: list[tuple[Tensor, Tensor]] = []
         rows: list[Tensor] = []
@@ -171,8 +171,8 @@ class Synthesizer(Mixer):
 
 @final
 class Synthesised:
-    """Scores that are products of queries and keys and, for each member of ``kinds``, what its rows say, ``shared``:
-    times its share, which is the last of its tensors."""
+    """Scores that are the products of queries and keys plus, for each member of ``kinds``, the logits of its rows.
+    shared: whether these are multiplied by the member's share, which is the last of its tensors."""
 
     def __init__(self, kinds: Sequence[type[Rows]], shared: bool) -> None:
         self.kinds, self.shared = kinds, shared
@@ -198,7 +198,7 @@ class Synthesised:
 
 
 def beside(parts: Sequence[Float[Tensor, "#b #h t _"]], heads: int) -> Float[Tensor, "#b h t n"]:
-    """Joins channels, of all heads, and of all rows if any part has rows of its own."""
+    """Joins the channels of parts, for all heads, and for each row separately if any part differs between rows."""
     rows = max(part.size(0) for part in parts)
     return torch.cat([part.expand(rows, heads, -1, -1) for part in parts], dim=-1)
 

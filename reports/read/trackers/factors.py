@@ -30,7 +30,7 @@ _LABELS = ("group", "folder", "experiment", "study", "project", "name")
 
 
 class ConfigRoles(NamedTuple):
-    """The keys of configs by what they mean. arm: those that tell arms apart. seed: None where no key is one. notes: a
+    """The keys of configs by their roles. arm: the keys that distinguish arms. seed: None where no key is one. notes: a
     sentence on each choice."""
 
     arm: tuple[str, ...]

@@ -45,8 +45,8 @@ class SelectedRun(NamedTuple):
 
 
 class RunSelection(NamedTuple):
-    """The runs of a store, one for each arm and seed. arm: the keys that tell arms apart. goal: what is better of the
-    metric where the tracker knows it. notes: a sentence on everything that was guessed or is not judged."""
+    """The runs of a store, one for each arm and seed. arm: the keys that distinguish arms. goal: the better direction
+    of the metric where the tracker knows it. notes: a sentence on everything that was guessed or is not judged."""
 
     runs: list[SelectedRun]
     arm: tuple[str, ...]
@@ -60,7 +60,8 @@ def select_runs(
     """Returns the runs of a store, read with the values of a metric. ``arm`` and ``seed``: config keys, by default
     those that differ between runs.
 
-    Raises ReportError, in one line, where there are no runs, or none logged the metric, or runs cannot be told apart.
+    Raises ReportError, in one line, where there are no runs, or none logged the metric, or runs cannot be
+    distinguished.
     """
     address = RunsAddress(source, question.values, question.curves or question.pick == "best")
     reader, others = reader_of(address, question.tracker)

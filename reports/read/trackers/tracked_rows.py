@@ -20,7 +20,8 @@ _POINTS = 200
 
 
 class TrackedTable(NamedTuple):
-    """The rows of a store of runs, the roles of their columns, and what is better of the metric where it is known."""
+    """The rows of a store of runs, the roles of their columns, and the better direction of the metric where it is
+    known."""
 
     rows: list[TableRow]
     columns: ColumnRoles
@@ -30,10 +31,11 @@ class TrackedTable(NamedTuple):
 def tracked_table(source: str, columns: ColumnRoles, question: TrackerQuestion, goal: Goal | None) -> TrackedTable:
     """Returns the runs of a store as a table, whose columns state every guess.
 
-    source: a folder, a file, a database or a project. columns: the metric and, where given, the config keys of arms
-    and seeds. goal: what is better of the metric, by default as the tracker knows it.
+    source: a folder, a file, a database or a project. columns: the metric and, where given, the config keys of arms and
+    seeds. goal: the better direction of the metric, by default as the tracker knows it.
 
-    Raises ReportError, in one line, where there are no runs, or none logged the metric, or runs cannot be told apart.
+    Raises ReportError, in one line, where there are no runs, or none logged the metric, or runs cannot be
+    distinguished.
     """
     _require_own_columns(columns)
     metric = columns.metric

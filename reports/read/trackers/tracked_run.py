@@ -54,8 +54,8 @@ class TrackedRun:
 
     config: by dotted key. labels: names that the tracker keeps next to the config, such as its group or its folder.
     status: how it ended, None where the tracker does not keep it. metrics: the names that it logged. points: the steps
-    and values of the metric that is judged, in any order. seconds: how long it ran. goal: what is better of the metric
-    where the tracker knows it.
+    and values of the metric that is judged, in any order. seconds: how long it ran. goal: the better direction of the
+    metric where the tracker knows it.
     """
 
     name: str

@@ -27,7 +27,7 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 @dataclass
 class _Log:
-    """The records of one run, in one or, where it was resumed, several files."""
+    """The records of one run, in one file or, if it was resumed, in several."""
 
     name: str
     labels: dict[str, str] = field(default_factory=dict)
