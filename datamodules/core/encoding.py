@@ -1,22 +1,33 @@
-"""The symbols of many short texts: a word that came before is looked up, not encoded again."""
+"""The symbols of texts by tokenizers of Hugging Face, which encode each word once, and their type on disk."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+import os
+import re
+from array import array
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from datamodules.core.tokenizers import BPE, Tokenizer
 from lit_transformers.batch import Vocabulary
+from lit_transformers.config import Plain
 
-__all__ = ["symbol_type", "text_encoder"]
+__all__ = ["EncodedWords", "encode_in_this_thread", "symbol_type"]
 
 NARROW = 1 << 16
 """Symbols of a vocabulary of at most this size take two bytes each."""
-WORDS = 1 << 18
-"""How many words are kept at once, each with its symbols."""
+WORDS = 1 << 17
+"""The most words whose symbols are held in memory."""
+PARALLELISM = "TOKENIZERS_PARALLELISM"
+SPACE = r" \t-\r\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+"""White space as Unicode defines it. That of Python has separators such as \\x1c in addition."""
+OF_GPT2 = re.compile(rf" ?[^{SPACE}]+|[{SPACE}]+(?=[{SPACE}][^{SPACE}])|[{SPACE}]+")
+"""Parts of a text that GPT-2's way to cut it never joins: words, each with one space before it, and other white space,
+of which the last character before a word is a separate part."""
+OF_BERT = re.compile(r"[^ \t\n\r]+")
+"""Parts of a text that BERT's way to cut it never joins: words, without the white space between them."""
 
 
 def symbol_type(vocabulary: Vocabulary) -> np.dtype[Any]:
@@ -24,47 +35,61 @@ def symbol_type(vocabulary: Vocabulary) -> np.dtype[Any]:
     return np.dtype(np.uint16 if vocabulary.size <= NARROW else np.int32)
 
 
-def text_encoder(tokenizer: Tokenizer) -> Callable[[str], bytes]:
-    """Returns a function from a text to the bytes of its symbols on disk, the same as of ``Tokenizer.encode``; a text
-    of only white space has none."""
-    dtype = symbol_type(tokenizer.vocabulary)
-
-    def encode(text: str) -> bytes:
-        return tokenizer.encode(text.encode()).astype(dtype).tobytes() if text.strip() else b""
-
-    if not _cuts_at_spaces(tokenizer):
-        return encode
-    first, later = _Encoded("", encode), _Encoded(" ", encode)
-
-    def encode_words(text: str) -> bytes:
-        words = text.split()
-        if " ".join(words) != text or not words:  # otherwise single spaces alone are between words
-            return encode(text)
-        return b"".join([first[words[0]], *map(later.__getitem__, words[1:])])
-
-    return encode_words
+def encode_in_this_thread() -> None:
+    """Keeps the library from starting as many threads as there are cores in every process that encodes: processes share
+    the work. TOKENIZERS_PARALLELISM of the environment remains as it is."""
+    if PARALLELISM not in os.environ:
+        os.environ[PARALLELISM] = "false"
 
 
-class _Encoded(dict[str, bytes]):
-    """The symbols of words that came before, each with ``before`` before it."""
+class EncodedWords:
+    """Encodes texts without special symbols by a Hugging Face tokenizer. Where it encodes a word alike in every text,
+    each word is encoded once. A copy in another process starts without words.
 
-    def __init__(self, before: str, encode: Callable[[str], bytes]) -> None:
-        self.before, self.encode = before, encode
+    model: the tokenizer. plain: its JSON, parsed.
+    """
 
-    def __missing__(self, word: str) -> bytes:
-        symbols = self.encode(f"{self.before}{word}")
-        if len(self) < WORDS:
-            self[word] = symbols
-        return symbols
+    def __init__(self, model: Any, plain: Mapping[str, Any]) -> None:
+        self.model, self.cut = model, _cut(plain)
+        self.known: dict[str, bytes] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"model": self.model, "cut": self.cut, "known": {}}
+
+    def encode(self, text: str) -> npt.NDArray[np.int32]:
+        """Returns the symbols of a text (n,)."""
+        parts = [text] if self.cut is None else self.cut.findall(text)
+        known = self.known if self.cut is not None else {}
+        try:
+            content = bytearray().join(map(known.__getitem__, parts))
+        except KeyError:
+            new = [part for part in dict.fromkeys(parts) if part not in known]
+            if len(known) + len(new) > WORDS:
+                known, new = {}, [*dict.fromkeys(parts)]
+            known.update(zip(new, self._encoded(new), strict=True))
+            if self.cut is not None:
+                self.known = known
+            content = bytearray().join(map(known.__getitem__, parts))
+        return np.frombuffer(content, np.int32)
+
+    def _encoded(self, texts: list[str]) -> Iterable[bytes]:
+        encode_in_this_thread()
+        encodings = self.model.encode_batch_fast(texts, add_special_tokens=False)  # without offsets into the text
+        return (array("i", encoding.ids).tobytes() for encoding in encodings)
 
 
-def _cuts_at_spaces(tokenizer: Tokenizer) -> bool:
-    """Whether a tokenizer encodes each word of a text, with the space before it, independently of its context. The
-    tokenizer of GPT-2 does: it cuts a text before a space that a character follows, and merges nothing across a cut."""
-    if not isinstance(tokenizer, BPE):
-        return False
-    plain = json.loads(tokenizer.serialised)
-    cut, model = plain["pre_tokenizer"] or {}, plain["model"]
-    is_plain = not (plain["added_tokens"] or plain["normalizer"] or plain["post_processor"] or model.get("dropout"))
-    is_gpt2 = cut.get("type") == "ByteLevel" and cut.get("use_regex") and not cut.get("add_prefix_space")
-    return bool(is_plain and is_gpt2)
+def _cut(plain: Mapping[str, Any]) -> re.Pattern[str] | None:
+    """Returns the pattern of parts of a text that the tokenizer of a JSON encodes one by one; None where its symbols of
+    a part may depend on the rest of the text."""
+    model, normalizer, cut = (plain[name] or {} for name in ("model", "normalizer", "pre_tokenizer"))
+    added: list[dict[str, Plain]] = plain["added_tokens"]
+    if model.get("type") == "BPE" and cut.get("type") == "ByteLevel":
+        is_gpt2 = cut.get("use_regex") and not (cut.get("add_prefix_space") or model.get("dropout"))
+        return OF_GPT2 if is_gpt2 and not (normalizer or added) else None
+    if model.get("type") == "WordPiece" and cut.get("type") == "BertPreTokenizer":
+        reaches_out = any(
+            token["lstrip"] or token["rstrip"] or token["single_word"] or re.search(f"[{SPACE}]", str(token["content"]))
+            for token in added
+        )
+        return OF_BERT if normalizer.get("type") == "BertNormalizer" and not reaches_out else None
+    return None

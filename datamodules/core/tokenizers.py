@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from datamodules.core.documents import Document, Documents, cache_folder, keep
+from datamodules.core.encoding import EncodedWords, encode_in_this_thread
 from datamodules.core.errors import DataError
 from datamodules.core.learning import bytes_of, first, learning, sampled, word_counts
 from datamodules.core.reading import locate
@@ -56,7 +56,6 @@ Errors = Literal["strict", "replace"]
 SAMPLE_BYTES = 50_000_000
 """The text that merges and pieces are learned on by default."""
 UNKNOWN, LINE_END = "<unk>", "<eos>"
-PARALLELISM = "TOKENIZERS_PARALLELISM"
 SPECIAL_NAMES = {"[CLS]": ("[CLS]", "<s>"), "[SEP]": ("[SEP]", "</s>"), "[MASK]": ("[MASK]", "<mask>")}
 """The names that a pretrained tokenizer may give to each special symbol: those of BERT, then those of RoBERTa."""
 
@@ -409,15 +408,8 @@ class BPEConfig(TokenizerConfig, kind="bpe"):
         with learned_texts(self.kind, documents, self.errors, self.train_bytes, self.sample_bytes) as texts:
             model.train_from_iterator(texts, trainer)
         # The library complains when a process that has used its threads forks, as data loaders do.
-        _encode_in_this_thread()
+        encode_in_this_thread()
         return BPE(model.to_str(), self.errors)
-
-
-def _encode_in_this_thread() -> None:
-    """Keeps the library from starting as many threads as there are cores in every process that encodes: processes share
-    the work. TOKENIZERS_PARALLELISM of the environment remains as it is."""
-    if PARALLELISM not in os.environ:
-        os.environ[PARALLELISM] = "false"
 
 
 class BPE(Tokenizer, kind="bpe"):
@@ -428,18 +420,17 @@ class BPE(Tokenizer, kind="bpe"):
 
         self.serialised, self.errors = model, errors
         self.model = Model.from_str(model)
+        self.encoded = EncodedWords(self.model, json.loads(model))
         size = self.model.get_vocab_size()
         # Every character of a byte-level piece stands for one byte.
         lengths = [len(self.model.id_to_token(symbol) or "") for symbol in range(size)]
         self.vocabulary = Vocabulary(size=size + 1, boundary=size, unit="piece", byte_lengths=(*lengths, 0))
 
     def encode(self, text: bytes) -> Symbols:
-        _encode_in_this_thread()
-        [encoded] = self.model.encode_batch_fast([text.decode(errors=self.errors)])  # without offsets into the text
-        return np.array(encoded.ids, np.int32)
+        return self.encoded.encode(text.decode(errors=self.errors))
 
     def encode_words(self, words: Sequence[str]) -> list[Symbols]:
-        _encode_in_this_thread()
+        encode_in_this_thread()
         return [np.array(encoded.ids, np.int32) for encoded in self.model.encode_batch_fast(spaced(words))]
 
     def encode_with_offsets(self, text: str) -> tuple[Symbols, Offsets]:
@@ -501,7 +492,7 @@ class WordPieceConfig(TokenizerConfig, kind="wordpiece"):
         trainer = trainers.WordPieceTrainer(vocab_size=self.size, special_tokens=["[UNK]"], show_progress=False)
         with learned_texts(self.kind, documents, self.errors, self.train_bytes, self.sample_bytes) as texts:
             model.train_from_iterator(texts, trainer)
-        _encode_in_this_thread()
+        encode_in_this_thread()
         return _piece_tokenizer(model.to_str(), self.errors)
 
 
@@ -602,7 +593,8 @@ class PieceTokenizer(Tokenizer, kind="pieces"):
         size = max(self.model.get_vocab().values()) + 1
         self.specials = self._own_specials()
         size, boundary = (size + 1, size) if self.specials is None else (size, self.specials.boundary)
-        pieces = json.loads(model)["model"]
+        plain = json.loads(model)
+        self.encoded, pieces = EncodedWords(self.model, plain), plain["model"]
         self.unknown = self.symbol(pieces["unk_token"]) if pieces.get("unk_token") else pieces.get("unk_id")
         self.vocabulary = Vocabulary(size=size, boundary=boundary, unit="piece", byte_lengths=None)
 
@@ -626,12 +618,10 @@ class PieceTokenizer(Tokenizer, kind="pieces"):
         return next((symbol for symbol in symbols if symbol is not None), None)
 
     def encode(self, text: bytes) -> Symbols:
-        _encode_in_this_thread()
-        [encoded] = self.model.encode_batch_fast([text.decode(errors=self.errors)], add_special_tokens=False)
-        return np.array(encoded.ids, np.int32)
+        return self.encoded.encode(text.decode(errors=self.errors))
 
     def encode_words(self, words: Sequence[str]) -> list[Symbols]:
-        _encode_in_this_thread()
+        encode_in_this_thread()
         every = self.model.encode_batch_fast(spaced(words), add_special_tokens=False)
         return [np.array(encoded.ids, np.int32) for encoded in every]
 

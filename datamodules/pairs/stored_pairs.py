@@ -9,12 +9,12 @@ from contextlib import ExitStack
 from functools import lru_cache, partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from datamodules.core.documents import SPLITS, Document, Split, cache_folder
-from datamodules.core.encoding import symbol_type, text_encoder
+from datamodules.core.encoding import symbol_type
 from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, IndexedDocuments, Text, make_once, writing
 from datamodules.core.integers import IntegerWriter
@@ -26,6 +26,7 @@ from datamodules.core.stored import StoredSymbols
 from datamodules.core.tokenizers import (
     BPEConfig,
     DecodedText,
+    Symbols,
     Tokenizer,
     TokenizerConfig,
     cached_tokenizer,
@@ -45,6 +46,7 @@ BLOCK = 1 << 17
 """How many pairs a process encodes. A kept block is one of them: raise ``VERSION``."""
 BUFFER = 1 << 20
 META = "meta.json"
+EMPTY: Symbols = np.empty(0, np.int32)
 SIDES = ("source", "target")
 WRITTEN, READ = json.JSONEncoder(ensure_ascii=False), json.JSONDecoder()
 
@@ -240,22 +242,17 @@ def _write_block(
         sides[0].append(source)
         sides[1].append(target)
     for side, tokenizer, texts in zip(SIDES, tokenizers, sides, strict=True):
-        encoded = [*map(text_encoder(tokenizer), texts)]
-        dtype, symbols = symbol_type(tokenizer.vocabulary), b"".join(encoded)
-        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded)) // dtype.itemsize
-        unknown[side] = 0 if tokenizer.unknown is None else _count(symbols, dtype, tokenizer.unknown)
+        encoded = [tokenizer.encode(text.encode()) if text.strip() else EMPTY for text in texts]
+        symbols = np.concatenate(encoded)
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        unknown[side] = 0 if tokenizer.unknown is None else int(np.count_nonzero(symbols == tokenizer.unknown))
         with writing(place):
-            (temporary / side).write_bytes(symbols)
+            (temporary / side).write_bytes(symbols.astype(symbol_type(tokenizer.vocabulary)).tobytes())
             np.save(temporary / f"{side}.npy", lengths)
     with writing(place):
         (temporary / META).write_text(json.dumps(unknown), encoding="utf-8")
         temporary.rename(place)
     return place
-
-
-def _count(symbols: bytes, dtype: np.dtype[Any], symbol: int) -> int:
-    """Returns how often a symbol occurs."""
-    return int(np.count_nonzero(np.frombuffer(symbols, dtype) == symbol))
 
 
 @lru_cache(maxsize=OPEN_FILES)

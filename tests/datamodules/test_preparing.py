@@ -15,17 +15,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pyarrow
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyarrow import parquet
 
-from datamodules import BPEConfig, DataError, FilesConfig
+from datamodules import DataError, FilesConfig
 from datamodules.core import index, preparing, processes
-from datamodules.core.documents import SPLITS, Document
-from datamodules.core.encoding import text_encoder
+from datamodules.core.documents import SPLITS
 from datamodules.core.index import made_aside, make_once
 from datamodules.core.preparing import ByteCount, TextCount, alone
 from datamodules.core.processes import TaskKilled, in_processes
@@ -226,17 +222,6 @@ def test_results_come_in_order_and_the_first_error_is_raised() -> None:
         list(in_processes([partial(pow, 2, 2), fail, partial(os._exit, 1)], 3))
     with pytest.raises(TaskKilled, match=r"ended from outside \(exit code 3\).*prepared parts are kept"):
         list(in_processes([partial(os._exit, 3)], 2))
-
-
-BPE_OF_WORDS = BPEConfig(size=300).build([Document("x", "ab abc été 1984 it's  two\n".encode() * 9)])
-
-
-@given(st.text(st.sampled_from("abé '1.s\t\n\u00a0\u2028\x1c\u180e\0"), max_size=20))
-def test_a_text_from_words_that_came_before_has_the_symbols_of_the_tokenizer(text: str) -> None:
-    encode = text_encoder(BPE_OF_WORDS)
-    expected = BPE_OF_WORDS.encode(text.encode()) if text.strip() else np.zeros(0)
-    for _ in range(2):
-        assert encode(text) == expected.astype(np.uint16).tobytes()
 
 
 @LINUX
