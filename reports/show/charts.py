@@ -112,13 +112,15 @@ def _differ(costs: Sequence[float]) -> bool:
 
 
 def front(points: Sequence[Point], goal: str) -> list[Point]:
-    """Returns the Pareto front: the points that no other beats in both cost and value, by rising cost."""
+    """Returns the Pareto front by rising cost: the points that no other beats in value at the same cost or a lower one.
+    Costs whose ratio is at most ``_SAME`` count as equal, since times vary, and sizes of files by a few bytes."""
     sign = 1 if goal == "minimize" else -1
+    by_value = sorted(points, key=lambda point: (sign * point.value, point.cost))
     undominated: list[Point] = []
-    for point in sorted(points, key=lambda point: (point.cost, sign * point.value)):
-        if not undominated or sign * point.value < sign * undominated[-1].value:
+    for point in by_value:
+        if not undominated or point.cost * _SAME < undominated[-1].cost:
             undominated.append(point)
-    return undominated
+    return undominated[::-1]
 
 
 def cost_against_quality(findings: Findings, points_by_cost: Mapping[str, Sequence[Point]]) -> Figure:

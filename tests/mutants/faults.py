@@ -8752,6 +8752,14 @@ FAULTS = (
         (f"{DATA}preparing.py::test_results_come_in_order_and_the_first_error_is_raised",),
     ),
     Fault(
+        "reports",
+        "an arm that costs a few bytes less than a better one is on the front",
+        "reports/show/charts.py",
+        "point.cost * _SAME < undominated",
+        "point.cost < undominated",
+        ("tests/reports/test_report_figures.py::test_an_arm_that_costs_a_few_bytes_less_is_beaten_by_a_better_one",),
+    ),
+    Fault(
         "data",
         "white space before a word is one part",
         "datamodules/core/encoding.py",

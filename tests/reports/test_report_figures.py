@@ -17,11 +17,28 @@ from lit_transformers.records.record import NOT_A_NUMBER
 from reports.judge.findings import Findings
 from reports.read.study import load_study
 from reports.report import find
-from reports.show.charts import Point, cost_against_quality, differences
+from reports.show.charts import Point, cost_against_quality, differences, front
 from reports.show.curves import band, learning_curves, load_curves, load_further
 from reports.show.figures import drawings
 from reports.show.seeds import draw_seeds, seed_table
 from reports.show.style import spread
+
+
+@pytest.mark.parametrize(("goal", "sign"), [("minimize", 1), ("maximize", -1)])
+def test_an_arm_that_costs_a_few_bytes_less_is_beaten_by_a_better_one(goal: str, sign: int) -> None:
+    values = {
+        "cheap": (100.0, 5.0),
+        "cheaper by a byte": (99.9, 6.0),
+        "dear": (200.0, 3.0),
+        "dear and bad": (210.0, 4.0),
+    }
+    points = [Point(arm, cost, sign * value, 0.0) for arm, (cost, value) in values.items()]
+    assert [point.arm for point in front(points, goal)] == ["cheap", "dear"]
+    assert [point.arm for point in front([*points, Point("half", 50.0, sign * 9.0, 0.0)], goal)] == [
+        "half",
+        "cheap",
+        "dear",
+    ]
 
 
 def test_a_band_is_the_mean_and_the_range_of_seeds_where_all_have_been() -> None:
