@@ -46,9 +46,9 @@ __all__ = [
     "IndexedCorpus",
     "IndexedDocuments",
     "Text",
+    "cached_value",
     "index_corpus",
     "index_parts",
-    "made_aside",
     "make_once",
     "normal",
     "writing",
@@ -59,7 +59,7 @@ RECORD = np.dtype(
 )
 VERSION = 4
 """Part of every cache key: changes when the same files give other documents."""
-PACKED, META = "packed", "meta.json"
+PACKED, META, VALUE = "packed", "meta.json", "value.json"
 BLOCK = 4096
 BUFFER = 1 << 20
 GAP = 1 << 12
@@ -192,8 +192,8 @@ def make_once(
     """Makes a folder of the cache where it is missing. Of processes that need it at once, one makes it and the others
     wait. If the process that makes it is killed, the next one finds the files that it wrote.
 
-    last: the file whose presence means that the folder is complete. make: fills a temporary folder. progress: as in
-    ``made_aside``. Raises DataError where it cannot be written.
+    last: the file whose presence means that the folder is complete. make: fills a temporary folder, which may hold the
+    files of a killed process. progress: as in ``_made_aside``. Raises DataError where it cannot be written.
     """
     if (folder / last).exists():
         return
@@ -203,12 +203,31 @@ def make_once(
         with writing(folder.parent):
             is_alone = held.enter_context(alone(folder))
         if not (folder / last).exists():
-            with made_aside(folder, last, progress, kept=is_alone) as temporary:
+            with _made_aside(folder, last, progress, kept=is_alone) as temporary:
                 make(temporary)
 
 
+def cached_value(folder: Path, computed: Callable[[], Plain]) -> Plain:
+    """Returns a value from a folder of the cache. Of processes that need it at once, one computes it and the others
+    wait. Raises DataError where it is damaged or cannot be written."""
+    with writing(folder.parent):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    if not (folder / VALUE).exists():
+        with ExitStack() as held:
+            with writing(folder.parent):
+                held.enter_context(alone(folder))
+            if not (folder / VALUE).exists():
+                value = computed()
+                with _made_aside(folder, VALUE) as temporary:
+                    (temporary / VALUE).write_text(json.dumps(value), encoding="utf-8")
+    try:
+        return json.loads((folder / VALUE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise DataError(f"{folder}: damaged cache; remove this folder and it is made again") from None
+
+
 @contextmanager
-def made_aside(
+def _made_aside(
     folder: Path, last: str, progress: PreparationProgress | None = None, kept: bool = False
 ) -> Iterator[Path]:
     """Gives a temporary folder, which is moved to ``folder`` at the end, so that no reader sees a partial one. Prints

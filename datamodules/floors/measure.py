@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import singledispatch
 
 from datamodules.core.data import Data
 from datamodules.core.documents import cache_folder
 from datamodules.core.errors import DataError
-from datamodules.core.index import made_aside
+from datamodules.core.index import cached_value
 from datamodules.denoising.denoising import DenoisingData
 from datamodules.floors.cache import VisibleContext
 from datamodules.floors.denoising import denoising_floors
@@ -35,7 +34,6 @@ __all__ = ["cache_floors", "floors", "measured_cache_floors", "measured_floors"]
 
 VERSION = 4
 """Part of every cache key. Change it when floors of the same data change."""
-VALUES = "floors.json"
 
 
 @singledispatch
@@ -91,11 +89,8 @@ def _kept(decisive: list[Plain], measure: Callable[[], dict[str, float]]) -> dic
     """Returns values from the cache, where they are measured if it has none. decisive: all that decides them, besides
     the code of the suite. Raises DataError where they are damaged."""
     folder = cache_folder() / "floors" / canonical_hash([VERSION, *decisive, processor_model()], 32)
-    if not (folder / VALUES).exists():
-        values = measure()
-        with made_aside(folder, VALUES) as temporary:
-            (temporary / VALUES).write_text(json.dumps(values), encoding="utf-8")
+    values = cached_value(folder, measure)
     try:
-        return {str(name): float(value) for name, value in json.loads((folder / VALUES).read_text()).items()}
-    except (OSError, ValueError, AttributeError, TypeError):
+        return {str(name): float(value) for name, value in values.items()}
+    except (ValueError, AttributeError, TypeError):
         raise DataError(f"{folder}: damaged cache; remove this folder and it is made again") from None

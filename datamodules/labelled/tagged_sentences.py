@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -14,7 +13,7 @@ import torch
 from datamodules.core.documents import SPLITS, Split, cache_folder
 from datamodules.core.errors import DataError
 from datamodules.core.examples import Example
-from datamodules.core.index import IndexedCorpus, made_aside
+from datamodules.core.index import IndexedCorpus, cached_value
 from datamodules.core.tokenizers import Symbols, Tokenizer
 from datamodules.labelled.texts import StoredTexts, TextExamplesConfig
 from datamodules.rows.symbols import RowSymbols
@@ -26,7 +25,6 @@ __all__ = ["TagInventory", "TaggedSentences", "WordPieces", "inventory_of", "sto
 
 VERSION = 1
 """Part of every cache key. Change it when the inventory of a corpus changes."""
-VALUES = "values.json"
 CHUNK = 512
 """The number of sentences whose entities are computed together."""
 
@@ -87,15 +85,7 @@ def _outside_first(tag: str) -> tuple[bool, str]:
 
 def _remembered(key: Plain, computed: Callable[[], Plain]) -> Plain:
     """Returns the value of ``computed``, from the cache if possible."""
-    folder = cache_folder() / "tags" / canonical_hash([VERSION, key], 32)
-    if not (folder / VALUES).exists():
-        value = computed()
-        with made_aside(folder, VALUES) as temporary:
-            (temporary / VALUES).write_text(json.dumps(value), encoding="utf-8")
-    try:
-        return json.loads((folder / VALUES).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise DataError(f"{folder}: damaged cache; remove this folder and it is made again") from None
+    return cached_value(cache_folder() / "tags" / canonical_hash([VERSION, key], 32), computed)
 
 
 def _inventory(corpus: IndexedCorpus, labels: Sequence[str], given: Scheme | Literal["none"] | None) -> TagInventory:

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from pydantic import Field
 from datamodules.core.documents import Document, Split, cache_folder
 from datamodules.core.errors import DataError
 from datamodules.core.examples import Example, Examples, ExamplesConfig, TextRows
-from datamodules.core.index import IndexedCorpus, made_aside
+from datamodules.core.index import IndexedCorpus, make_once
 from datamodules.core.learning import TextsWithin
 from datamodules.core.permutations import shuffled
 from datamodules.core.tokenizers import BytesConfig, Symbols, Tokenizer, TokenizerConfig, key_of
@@ -273,11 +274,12 @@ class StoredTexts(Examples):
         LIT_CACHE."""
         key = [self.config.kind, self.content, split]
         path = cache_folder() / "words" / canonical_hash(key, 32) / "words.npy"
-        if not path.exists():
+
+        def make(temporary: Path) -> None:
             stored = (self.texts_of(self._stored(split, place)) for place in range(len(self.corpus.documents(split))))
-            words = np.array([min(len(text.split()) for text in texts) for texts in stored], np.int64)
-            with made_aside(path.parent, path.name) as temporary:
-                np.save(temporary / path.name, words)
+            np.save(temporary / path.name, [min(len(text.split()) for text in texts) for texts in stored])
+
+        make_once(path.parent, path.name, make)
         counts: npt.NDArray[np.int64] = np.load(path)
         return counts
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from datamodules import DataError, RetrievalDataConfig, TrainedSymbols, cache_folder, tokenizer_from_dict
 from datamodules.core.examples import TextRows
-from datamodules.core.index import made_aside
+from datamodules.core.index import make_once
 from datamodules.core.reading import damage, text_lines
 from datamodules.core.tokenizers import key_of
 from lit_transformers.checked_files import CheckedFile, CheckedWriter, Extent, VectorLayout
@@ -106,14 +106,16 @@ class PassageFinder(Predictor):
             [self.options.precision, code, texts.hexdigest()],
         ]
         folder = cache_folder() / "passage_vectors" / canonical_hash(decisive, 32)
-        if not (folder / META).exists():
-            with made_aside(folder, META) as temporary:
-                writer = CheckedWriter(temporary / VECTORS)
-                for vectors in self.vectors_of_passages(longest):
-                    writer.append(self.layout.written(vectors))
-                writer.save()
-                writer.close()
-                write_json(temporary / META, [*writer.extent])
+
+        def make(temporary: Path) -> None:
+            writer = CheckedWriter(temporary / VECTORS)
+            for vectors in self.vectors_of_passages(longest):
+                writer.append(self.layout.written(vectors))
+            writer.save()
+            writer.close()
+            write_json(temporary / META, [*writer.extent])
+
+        make_once(folder, META, make)
         try:
             extent = Extent(*json.loads((folder / META).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:

@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from itertools import chain
+from pathlib import Path
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from datamodules import Data, LabelledData, Split, cache_folder
-from datamodules.core.index import made_aside
+from datamodules.core.index import make_once
 from datamodules.core.preparing import TextCount
 from lit_transformers.batch import LabelledBatch, needed_mask
 from lit_transformers.config import ConfigError, Plain, canonical_hash
@@ -117,10 +118,12 @@ def table_of(config: RunConfig, task: LabelledTask, data: LabelledData) -> tuple
     folder = cache_folder() / "features" / canonical_hash(decisive, 32)
     width = (1 if lower else len(task.combination.layers)) * task.model_config.dim
     is_new = not (folder / META).exists()
-    if is_new:
-        progress = TextCount(sum(len(data.ordinals(split)) for split in splits_of(data)))
-        with made_aside(folder, META, progress) as temporary:
-            write_table(config, task, network, data, FeatureWriter(temporary, {"weights": weights}, width), progress)
+    progress = TextCount(sum(len(data.ordinals(split)) for split in splits_of(data)))
+
+    def make(temporary: Path) -> None:
+        write_table(config, task, network, data, FeatureWriter(temporary, {"weights": weights}, width), progress)
+
+    make_once(folder, META, make, progress)
     return FeatureTable(folder, weights, lower), time.monotonic() - start if is_new else 0.0
 
 

@@ -14,7 +14,7 @@ import torch
 from scipy.optimize import minimize
 
 from datamodules import LabelledData, Split, cache_folder
-from datamodules.core.index import made_aside
+from datamodules.core.index import make_once
 from datamodules.core.preparing import TextCount
 from lit_transformers.batch import ClassLabels, needed_mask
 from lit_transformers.config import ConfigError, canonical_hash
@@ -73,12 +73,14 @@ def pooled_layers(config: RunConfig, runs: str | Path = "runs") -> dict[Split, P
     rows = [data.examples.fingerprint, data.config.evaluation.to_dict(), data.config.batch_size]
     code = code_hash(whole.override({"training.callbacks": ()}), (__name__,))
     folder = cache_folder() / "pooled_layers" / canonical_hash([weights, whole.model.to_dict(), rows, code], 32)
-    if not (folder / splits[-1] / LABELS).exists():
-        progress = TextCount(sum(len(data.ordinals(split)) for split in splits))
-        with made_aside(folder, f"{splits[-1]}/{LABELS}", progress) as temporary:
-            for split in splits:
-                (temporary / split).mkdir()
-                _write(whole, task, data, split, temporary / split, progress)
+    progress = TextCount(sum(len(data.ordinals(split)) for split in splits))
+
+    def make(temporary: Path) -> None:
+        for split in splits:
+            (temporary / split).mkdir(exist_ok=True)
+            _write(whole, task, data, split, temporary / split, progress)
+
+    make_once(folder, f"{splits[-1]}/{LABELS}", make, progress)
     return {
         split: PooledLayers(np.load(folder / split / VECTORS, mmap_mode="r"), np.load(folder / split / LABELS))
         for split in splits

@@ -299,7 +299,7 @@ def test_a_floor_is_measured_once_for_the_same_data_metric_budget_code_and_proce
         with monkeypatch.context() as changed, pytest.raises(DataError, match="measured again"):
             changed.setattr(measure, name, other)
             measured_floors(play.build(), "bpb", 9)
-    [path] = (tmp_path / "cache").glob("floors/*/floors.json")
+    [path] = (tmp_path / "cache").glob("floors/*/value.json")
     path.write_text("[]")
     with pytest.raises(DataError, match=r"damaged cache; remove this folder and it is made again"):
         measured_floors(play.build(), "bpb", 9)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pytest
@@ -22,7 +23,7 @@ from pyarrow import parquet
 from datamodules import DataError, FilesConfig
 from datamodules.core import index, preparing, processes
 from datamodules.core.documents import SPLITS
-from datamodules.core.index import made_aside, make_once
+from datamodules.core.index import cached_value, make_once
 from datamodules.core.preparing import ByteCount, TextCount, alone
 from datamodules.core.processes import TaskKilled, in_processes
 from datamodules.pairs import parallel, stored_pairs
@@ -33,27 +34,36 @@ from datamodules.text import sources
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="tasks have separate processes on Linux alone")
 
 
+def write_meta(folder: Path) -> None:
+    """Writes the file that completes a folder of the cache."""
+    (folder / "meta.json").write_text("{}")
+
+
+def write_slowly(progress: TextCount | None, line: str, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    """Writes 1.5 MB, and completes the folder when a line is printed."""
+    (folder / "symbols").write_bytes(bytes(1_500_000))
+    if progress is not None:
+        progress.done += 1200
+    lines: list[str] = []
+    deadline = time.monotonic() + 30
+    while line not in lines:
+        assert time.monotonic() < deadline, lines
+        time.sleep(0.02)
+        lines += capsys.readouterr().err.splitlines()
+    write_meta(folder)
+
+
 def test_a_long_preparation_prints_how_much_was_written_and_a_short_one_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "rows"
-    with made_aside(folder, "meta.json") as temporary:
-        (temporary / "meta.json").write_text("{}")
+    make_once(folder, "meta.json", write_meta)
     assert capsys.readouterr().err == "" and folder.is_dir()
     monkeypatch.setattr(preparing, "FIRST_SECONDS", 0.05)
     monkeypatch.setattr(preparing, "EVERY_SECONDS", 0.05)
     for name, progress in (("bytes", None), ("texts", TextCount(2872))):
-        with made_aside(other := tmp_path / name, "meta.json", progress) as temporary:
-            (temporary / "symbols").write_bytes(bytes(1_500_000))
-            if progress is not None:
-                progress.done += 1200
-            lines: list[str] = []
-            deadline = time.monotonic() + 30
-            while f"prepares {other}, once: {(progress and '1,200 of 2,872 texts') or '1.5 MB'} so far" not in lines:
-                assert time.monotonic() < deadline, lines
-                time.sleep(0.02)
-                lines += capsys.readouterr().err.splitlines()
-            (temporary / "meta.json").write_text("{}")
+        line = f"prepares {tmp_path / name}, once: {(progress and '1,200 of 2,872 texts') or '1.5 MB'} so far"
+        make_once(other := tmp_path / name, "meta.json", partial(write_slowly, progress, line, capsys), progress)
         *_, last = capsys.readouterr().err.splitlines()
         assert re.fullmatch(rf"prepared {re.escape(str(other))} in \d+ s: 1\.5 MB", last)
 
@@ -63,14 +73,18 @@ def test_a_terminal_shows_a_bar_with_the_share_that_is_done_and_the_time_left(
 ) -> None:
     monkeypatch.setattr(preparing, "FIRST_SECONDS", 0.05)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    progress, drawn, deadline = ByteCount(4_000_000), "", time.monotonic() + 30
-    with made_aside(tmp_path / "corpus", "meta.json", progress) as temporary:
-        progress.done = 1_000_000
+    progress, drawn = ByteCount(4_000_000), ""
+
+    def write(temporary: Path) -> None:
+        nonlocal drawn
+        progress.done, deadline = 1_000_000, time.monotonic() + 30
         while "25%" not in drawn:
             assert time.monotonic() < deadline
             time.sleep(0.02)
             drawn += capsys.readouterr().err
-        (temporary / "meta.json").write_text("{}")
+        write_meta(temporary)
+
+    make_once(tmp_path / "corpus", "meta.json", write, progress)
     assert re.search(r"\r\x1b\[Kprepares corpus, once: \[#{6}\.{18}\] 25%, \d+ s left", drawn)
     assert str(progress) == "1.0 of 4.0 MB read"
 
@@ -184,7 +198,7 @@ def counting(folder: Path, log: Path) -> None:
         with log.open("a") as file:
             file.write("made\n")
         time.sleep(0.3)
-        (temporary / "meta.json").write_text("{}")
+        write_meta(temporary)
 
     make_once(folder, "meta.json", make)
 
@@ -196,6 +210,28 @@ def test_processes_that_start_at_once_share_one_preparation(tmp_path: Path, capf
     assert (tmp_path / "log").read_text() == "made\n"
     assert f"waits for another process, which prepares {tmp_path / 'folder'}" in capfd.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "log"]
+
+
+def counting_value(folder: Path, log: Path) -> Any:
+    """Computes a value of the cache, and notes that it was computed in a file."""
+
+    def compute() -> dict[str, int]:
+        with log.open("a") as file:
+            file.write("computed\n")
+        time.sleep(0.3)
+        return {"a": 1}
+
+    return cached_value(folder, compute)
+
+
+@LINUX
+def test_processes_that_need_a_value_at_once_compute_it_once(tmp_path: Path) -> None:
+    task: Callable[[], Any] = partial(counting_value, tmp_path / "folder", tmp_path / "log")
+    assert list(in_processes([task] * 3, 3)) == [{"a": 1}] * 3
+    assert (tmp_path / "log").read_text() == "computed\n"
+    (tmp_path / "folder" / "value.json").write_text("{")
+    with pytest.raises(DataError, match="remove this folder and it is made again"):
+        counting_value(tmp_path / "folder", tmp_path / "log")
 
 
 def test_without_locks_a_folder_is_made_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

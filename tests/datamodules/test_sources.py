@@ -178,7 +178,7 @@ def test_only_a_changed_corpus_is_read_again(tmp_path: Path, monkeypatch: pytest
     config = FilesConfig(path=str(tmp_path))
     fingerprint = config.build().fingerprint
     with monkeypatch.context() as context:
-        context.setattr("datamodules.core.index.made_aside", None)
+        context.setattr("datamodules.core.index._made_aside", None)
         assert config.build().fingerprint == fingerprint
     (tmp_path / "a.txt").write_text("afterwards")
     assert config.build().fingerprint != fingerprint
