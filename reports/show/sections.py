@@ -127,10 +127,10 @@ def results(findings: Findings) -> Table:
 
 def _better(findings: Findings) -> Iterator[str]:
     """Yields the better direction of the metric that judges, and of each that does not."""
-    for one in (findings, *findings.further):
-        goal = "lower" if one.metric.goal == "minimize" else "higher"
-        name = "value" if one is findings else one.metric.title
-        yield f"A {goal} {name} is better{'' if one is findings else '; it judges nothing'}."
+    goals = {"minimize": "lower", "maximize": "higher"}
+    yield f"A {goals[findings.metric.goal]} value is better."
+    for one in findings.further:
+        yield f"For {one.metric.title}, a {goals[one.metric.goal]} value is better; no verdict uses it."
 
 
 def _arm_column(study: Study) -> Column:
