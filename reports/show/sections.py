@@ -127,10 +127,9 @@ def results(findings: Findings) -> Table:
 
 def _better(findings: Findings) -> Iterator[str]:
     """Yields the better direction of the metric that judges, and of each that does not."""
-    goals = {"minimize": "lower", "maximize": "higher"}
-    yield f"A {goals[findings.metric.goal]} value is better."
-    for one in findings.further:
-        yield f"For {one.metric.title}, a {goals[one.metric.goal]} value is better; no verdict uses it."
+    for one in (findings, *findings.further):
+        better = f"{'lower' if one.metric.goal == 'minimize' else 'higher'} value is better"
+        yield f"A {better}." if one is findings else f"For {one.metric.title}, a {better}; no verdict uses it."
 
 
 def _arm_column(study: Study) -> Column:
