@@ -57,6 +57,7 @@ def benchmark_tables() -> dict[str, Plain]:
         "speed.prefixes": _prefixes(tables["A symbol after a prefix"]),
         "speed.streams": _streams(streams := _read("stream_cpu")["results"]),
         "speed.resumed_streams": _resumed_streams(streams),
+        "speed.scaling": f"{_read('stream_cpu')['scaling']:.2f}",
         "speed.gpu_goals": _gpu_goals(gpu := _read("nvidia_h100_80gb_hbm3")),
         "speed.gpu_training": _gpu_training(results := {job["name"]: job["result"] for job in gpu["attempts"]}),
         "speed.gpu_rows": _gpu_rows([*results["rows of 4k and 16k"]["rows"], *results["rows of 64k"]["rows"]]),

@@ -26,7 +26,6 @@ from datamodules.core.stored import StoredSymbols
 from datamodules.core.tokenizers import (
     BPEConfig,
     DecodedText,
-    Symbols,
     Tokenizer,
     TokenizerConfig,
     cached_tokenizer,
@@ -46,7 +45,6 @@ BLOCK = 1 << 17
 """How many pairs a process encodes. A kept block is one of them: raise ``VERSION``."""
 BUFFER = 1 << 20
 META = "meta.json"
-EMPTY: Symbols = np.empty(0, np.int32)
 SIDES = ("source", "target")
 WRITTEN, READ = json.JSONEncoder(ensure_ascii=False), json.JSONDecoder()
 
@@ -242,12 +240,13 @@ def _write_block(
         sides[0].append(source)
         sides[1].append(target)
     for side, tokenizer, texts in zip(SIDES, tokenizers, sides, strict=True):
-        encoded = [tokenizer.encode(text.encode()) if text.strip() else EMPTY for text in texts]
-        symbols = np.concatenate(encoded)
-        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        dtype = symbol_type(tokenizer.vocabulary)
+        encoded = [tokenizer.encode(text.encode()).astype(dtype).tobytes() if text.strip() else b"" for text in texts]
+        symbols = np.frombuffer(b"".join(encoded), dtype)
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded)) // dtype.itemsize
         unknown[side] = 0 if tokenizer.unknown is None else int(np.count_nonzero(symbols == tokenizer.unknown))
         with writing(place):
-            (temporary / side).write_bytes(symbols.astype(symbol_type(tokenizer.vocabulary)).tobytes())
+            (temporary / side).write_bytes(symbols.tobytes())
             np.save(temporary / f"{side}.npy", lengths)
     with writing(place):
         (temporary / META).write_text(json.dumps(unknown), encoding="utf-8")
