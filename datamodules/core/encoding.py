@@ -58,17 +58,18 @@ class EncodedWords:
 
     def encode(self, text: str) -> npt.NDArray[np.int32]:
         """Returns the symbols of a text (n,)."""
-        parts = [text] if self.cut is None else self.cut.findall(text)
-        known = self.known if self.cut is not None else {}
+        if self.cut is None:
+            [whole] = self._encoded([text])
+            return np.frombuffer(bytearray(whole), np.int32)
+        parts, known = self.cut.findall(text), self.known
         try:
             content = bytearray().join(map(known.__getitem__, parts))
         except KeyError:
             new = [part for part in dict.fromkeys(parts) if part not in known]
             if len(known) + len(new) > WORDS:
-                known, new = {}, [*dict.fromkeys(parts)]
+                known = self.known = {}
+                new = [*dict.fromkeys(parts)]
             known.update(zip(new, self._encoded(new), strict=True))
-            if self.cut is not None:
-                self.known = known
             content = bytearray().join(map(known.__getitem__, parts))
         return np.frombuffer(content, np.int32)
 
