@@ -225,7 +225,7 @@ class Findings:
         if not wide:
             return None
         needed = wide[0].normal_from
-        why = "they are not" if needed is None else f"{needed} seeds of each arm could show that they are near normal"
+        why = "they are not" if needed is None else f"{needed} seeds of each arm could show it"
         return f"intervals are {wide[0].widening:g} times as wide as those of near-normal seeds: {why}"
 
     @property
