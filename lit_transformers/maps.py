@@ -26,6 +26,7 @@ __all__ = [
     "MapPairs",
     "MapRole",
     "paired_maps",
+    "products",
     "share_quantisers",
 ]
 
@@ -87,7 +88,7 @@ class LinearMap(nn.Linear):
     def forward(self, x: Float[Tensor, "*n i"]) -> Float[Tensor, "*n o"]:
         if self.quantiser is not None:
             if self.quantiser.execution == "int8":
-                return self.quantiser.product(x, self.weight, self.bias)
+                return self.quantiser.product(x, [self.weight], [] if self.bias is None else [self.bias])
             x = self.quantiser(x)
         if isinstance(self.adapter, MapAdapter):
             adapted: Tensor = self.adapter(x, self.weight, self.bias)
@@ -105,6 +106,15 @@ class LinearMap(nn.Linear):
         """Returns its forward FLOPs for n vectors, with the FLOPs of its adapter."""
         own = 2 * vectors * self.in_features * self.out_features
         return own if self.adapter is None else own + self.adapter.flops(vectors)
+
+
+def products(x: Float[Tensor, "*n i"], maps: Sequence[LinearMap]) -> Sequence[Float[Tensor, "*n o"]]:
+    """Applies linear maps to the same vectors, by one int8 product where all maps multiply the same codes."""
+    first = maps[0].quantiser
+    if first is None or not all(m.quantiser is not None and first.shares_codes(m.quantiser) for m in maps):
+        return [m(x) for m in maps]
+    y = first.product(x, [m.weight for m in maps], [m.bias for m in maps if m.bias is not None])
+    return y.split([m.out_features for m in maps], dim=-1)
 
 
 MapPairs = Sequence[tuple[LinearMap, LinearMap]]

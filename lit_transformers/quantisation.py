@@ -1,12 +1,12 @@
-"""Uniform levels of numbers, and linear maps whose inputs are quantised: simulated, or by the int8 product of torch."""
+"""Uniform levels of numbers, and linear maps whose inputs are quantised: simulated, or by int8 products of oneDNN."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
-from jaxtyping import Float, Int8
+from jaxtyping import Float, Int, Int8
 from torch import Tensor, nn
 
 from lit_transformers.config import ConfigError
@@ -34,9 +34,6 @@ SMALLEST = 1e-30
 """The smallest scale, of inputs that are all 0."""
 NO_ZEROS = torch.zeros(())
 """The zero points of symmetric levels, which nothing reads."""
-
-BLOCK = 256
-"""The inputs of an int8 product that are computed together: their codes and products then stay in the cache."""
 
 FORM = "quantiser.form"
 """The name of the tensor of an ``InputQuantiser`` in a linear map."""
@@ -94,6 +91,35 @@ def has_int8_product() -> bool:
     return bool(torch.cpu._is_vnni_supported())
 
 
+class Int8Weights(NamedTuple):
+    """The weights and the bias of an int8 product. packed: the codes (o, i) in the layout of oneDNN. scales (o,), zeros
+    (o,): the scale and the zero point, 0, of each channel. sums (o,): of the codes of each channel."""
+
+    packed: Any
+    scales: Float[Tensor, " o"]
+    zeros: Int[Tensor, " o"]
+    sums: Float[Tensor, " o"]
+    bias: Float[Tensor, " o"] | None
+
+    @classmethod
+    def of(cls, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Self:
+        """Packs the weights and biases of linear maps with the same inputs. Raises ConfigError where ``int8_levels``
+        does."""
+        codes, scales = (
+            torch.cat(parts) for parts in zip(*(int8_levels(weight.float()) for weight in weights), strict=True)
+        )
+        packed, zeros = torch.ops.onednn.qlinear_prepack(codes, None), torch.zeros(len(codes), dtype=torch.int64)
+        bias = torch.cat([bias.detach().float() for bias in biases]) if biases else None
+        return cls(packed, scales, zeros, codes.sum(dim=1).float(), bias)
+
+    def product(self, codes: Int8[Tensor, "n i"], scales: Float[Tensor, " o"]) -> Float[Tensor, "n o"]:
+        """Returns the products of the codes of inputs and weights, times scales. Sums are exact: no row changes
+        another."""
+        form = (1.0, 0, self.packed, scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], "")
+        y: Tensor = torch.ops.onednn.qlinear_pointwise(codes, *form)
+        return y
+
+
 def int8_levels(weight: Float[Tensor, "o i"]) -> tuple[Int8[Tensor, "o i"], Float[Tensor, " o"]]:
     """Returns the codes and scales whose products are the weights, to the bit. Raises ConfigError where weights are not
     of symmetric levels of 8 bits with a scale for each row."""
@@ -112,7 +138,7 @@ class InputQuantiser(nn.Module):
 
     form (3,) or (4,): all that decides its numbers, as a checkpoint holds it: the bits; the fixed scale, or 0; 1 for
     scales by vector, or 0; and for levels with a zero point, the fixed one, or 0. execution: ``simulated`` multiplies
-    quantised numbers in float32; ``int8`` multiplies their codes by torch's int8 product, whose sums are exact.
+    quantised numbers in float32; ``int8`` multiplies their codes by oneDNN's int8 product, whose sums are exact.
     """
 
     form: Tensor
@@ -124,23 +150,26 @@ class InputQuantiser(nn.Module):
         bits, scale, self.by_row, *zero = form.tolist()
         self.bits, self.is_fixed, self.is_symmetric = int(bits), scale > 0, not zero
         self.lowest, self.highest = codes_within(self.bits, self.is_symmetric)
-        self._weights: tuple[tuple[int, int], Tensor, Tensor, Tensor] | None = None
+        self._packed: dict[int, tuple[tuple[tuple[int, int], ...], Int8Weights]] = {}
+
+    def shares_codes(self, other: InputQuantiser) -> bool:
+        """Whether both give the same inputs the same codes for an int8 product."""
+        forms = [(own.execution, own.bits, own.is_fixed, own.by_row, own.is_symmetric) for own in (self, other)]
+        return forms[0] == forms[1] and self.execution == "int8" and not self.is_fixed
 
     def scaling(self, x: Float[Tensor, "*n i"]) -> Scaling:
         """Returns the scales and zero points of vectors or of all inputs."""
         if self.is_fixed:
             return Scaling(self.form[1], NO_ZEROS if self.is_symmetric else self.form[3])
-        if self.is_symmetric:
-            largest = x.abs().amax(dim=-1, keepdim=True) if self.by_row else x.abs().amax()
-            return Scaling(largest.div_(self.highest).clamp_(min=SMALLEST), NO_ZEROS)
         low, high = (x.amin(dim=-1, keepdim=True), x.amax(dim=-1, keepdim=True)) if self.by_row else x.aminmax()
+        if self.is_symmetric:
+            return Scaling(torch.maximum(high, -low).div_(self.highest).clamp_(min=SMALLEST), NO_ZEROS)
         return Scaling(*scales_and_zeros(low, high, self.lowest, self.highest))
 
-    def levels(self, x: Float[Tensor, "*n i"], scaling: Scaling | None = None) -> Levels:
-        """Returns the level of each input, with its scale and zero point. scaling: those of inputs of which x is a
-        part; None where x is all."""
+    def levels(self, x: Float[Tensor, "*n i"]) -> Levels:
+        """Returns the level of each input, with its scale and zero point."""
         x = full_precision(x.detach())
-        scales, zeros = self.scaling(x) if scaling is None else scaling
+        scales, zeros = self.scaling(x)
         codes = (x / scales).round_()
         codes = codes if self.is_symmetric else codes.add_(zeros)
         may_exceed = self.is_fixed or not self.is_symmetric
@@ -152,31 +181,41 @@ class InputQuantiser(nn.Module):
         return quantised + (x - x.detach()) if x.requires_grad and torch.is_grad_enabled() else quantised
 
     def product(
-        self, x: Float[Tensor, "*n i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None
-    ) -> Float[Tensor, "*n o"]:
-        """Returns W x + b, computed from the codes of both. Raises ConfigError where the weights have none."""
+        self, x: Float[Tensor, "*n i"], weights: Sequence[Float[Tensor, "o i"]], biases: Sequence[Float[Tensor, " o"]]
+    ) -> Float[Tensor, "*n s"]:
+        """Returns W x + b of linear maps with the same inputs, end to end (s is the sum of their o), computed from the
+        codes of inputs and weights. biases: none, or one of each map. Raises ConfigError where weights have no codes.
+        """
         if x.device.type != "cpu":
             raise ConfigError(f"the int8 product is of the CPU, and this is {x.device}; set simulated", "execution")
-        place = (weight.data_ptr(), weight._version)
-        if self._weights is None or self._weights[0] != place:
-            codes, scales = int8_levels(weight)
-            self._weights = (place, codes, scales, codes.sum(dim=1, dtype=torch.int32))
-        _, weights, of_channels, sums_of_codes = self._weights
-        rows = x.flatten(end_dim=-2)
-        scaling = None if self.by_row or self.is_fixed else self.scaling(full_precision(rows.detach()))
-        y = rows.new_empty(len(rows), len(weight), dtype=full_precision(rows[:0]).dtype)
-        parts = [(rows, y)] if len(rows) <= BLOCK else zip(rows.split(BLOCK), y.split(BLOCK), strict=True)
-        for part, of_part in parts:
-            inputs = self.levels(part, scaling)
-            products = torch._int_mm(inputs.codes.to(torch.int8), weights.mT)
-            if not self.is_symmetric:
-                products -= inputs.zeros.to(torch.int32) * sums_of_codes
-            torch.mul(products, inputs.scales, out=of_part)
-            if bias is None:
-                of_part.mul_(of_channels)
-            else:
-                torch.addcmul(bias.detach(), of_part, of_channels, out=of_part)
+        packed = self._packed_of(weights, biases)
+        rows = x.flatten(end_dim=-2).float()
+        levels = self.levels(rows)
+        codes = torch.empty(rounded_count(len(rows)), rows.size(1), dtype=torch.int8)
+        codes[: len(rows)] = levels.codes
+        if self.is_symmetric:
+            y = packed.product(codes, packed.scales)[: len(rows)]
+        else:  # zero points are subtracted from sums of codes, which are exact
+            sums = packed.product(codes, torch.ones_like(packed.scales))[: len(rows)]
+            y = sums.addcmul_(levels.zeros, packed.sums, value=-1).mul_(packed.scales)
+        y = y.mul_(levels.scales) if packed.bias is None else torch.addcmul(packed.bias, y, levels.scales, out=y)
         return y.to(x.dtype).unflatten(0, x.shape[:-1])
+
+    def _packed_of(self, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Int8Weights:
+        places = tuple((tensor.data_ptr(), tensor._version) for tensor in (*weights, *biases))
+        if len(weights) not in self._packed or self._packed[len(weights)][0] != places:
+            self._packed[len(weights)] = places, Int8Weights.of(weights, biases)
+        return self._packed[len(weights)][1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_packed": {}}  # weights in the layout of oneDNN cannot be copied
+
+
+def rounded_count(rows: int) -> int:
+    """Returns the number of rows that an int8 product reads for a number of them: at most an eighth more, or the next
+    multiple of 16. oneDNN compiles a product for each number of rows, and this takes as long as a product of few."""
+    step = max(16, 1 << max(rows - 1, 0).bit_length() >> 4)
+    return -(-rows // step) * step
 
 
 def codes_within(bits: int, symmetric: bool) -> tuple[int, int]:

@@ -480,7 +480,7 @@ PRIVATE = {
         "trainer.fit_loop.epoch_loop.val_loop._last_val_dl_reload_epoch",
     },
     "lit_transformers.onednn": {"torch.ops.mkldnn._linear_pointwise", "torch.ops.mkldnn._reorder_linear_weight"},
-    "lit_transformers.quantisation": {"torch._int_mm", "torch.cpu._is_vnni_supported", "weight._version"},
+    "lit_transformers.quantisation": {"tensor._version", "torch.cpu._is_vnni_supported"},
     "lit_transformers.training.logged": {
         "lightning.pytorch.trainer.connectors.logger_connector.result._Metadata",
         "lightning.pytorch.trainer.connectors.logger_connector.result._ResultMetric",

@@ -21,6 +21,7 @@ from typer._completion_shared import get_completion_script
 import lit_transformers.cli.program  # noqa: F401
 from lit_transformers import onednn
 from lit_transformers.attention import flash, kernels
+from lit_transformers.quantisation import Int8Weights, dequantised, has_int8_product, levels_of
 from sweeps.launchers.slurm import parameter_names
 from sweeps.ledger.storage import trial_id
 from sweeps.wandb.dashboard import ShownAnswer, define, write_views
@@ -108,8 +109,12 @@ def test_the_product_of_onednn_is_that_of_every_vector_alone() -> None:
 
 def test_the_product_of_integers_is_exact_and_changed_weights_are_known() -> None:
     with installed("torch", "lit_transformers.quantisation"):
-        codes = torch.randint(-127, 128, (2, 5, 37), dtype=torch.int8)
-        assert torch.equal(torch._int_mm(codes[0], codes[1].mT), codes[0].int() @ codes[1].int().mT)
+        codes = torch.randint(-127, 128, (5, 37), dtype=torch.int8)
+        levels = levels_of(torch.randn(7, 37), 8, True)
+        expected = (codes.long() @ levels.codes.long().mT) * levels.scales.mT
+        weights = Int8Weights.of([dequantised(levels)], [])
+        for count in (5, 1) if has_int8_product() else ():
+            assert torch.equal(weights.product(codes[:count], weights.scales), expected[:count])
         assert torch.cpu._is_vnni_supported() in (True, False)
         weight = torch.zeros(3)
         version = weight._version

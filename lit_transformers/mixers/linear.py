@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lit_transformers.attention.recompute import Tensors, TensorSlice, carried, pieces_of
 from lit_transformers.config import Length, Positive, PositiveFloat
-from lit_transformers.maps import LinearMap
+from lit_transformers.maps import LinearMap, products
 from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Promises, Shape
 from lit_transformers.mixers.feature_maps import FEATURE_MAPS, FeatureMap, Features
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
@@ -85,7 +85,8 @@ class Linear(Mixer):
         return MixerOutput(self.merge(join(y).to(x.dtype)), sums if keeps else None)
 
     def _keys(self, x: Float[Tensor, "b s d"]) -> tuple[Float[Tensor, "b h s k"], Float[Tensor, "b h s k"]]:
-        return split(self.key(x), self.heads), split(self.value(x), self.heads)
+        k, v = products(x, (self.key, self.value))
+        return split(k, self.heads), split(v, self.heads)
 
     def nothing(self, x: Float[Tensor, "b t d"]) -> Sums:
         """Returns the sums before the first position, which are zero."""

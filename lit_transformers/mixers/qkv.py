@@ -16,7 +16,7 @@ from lit_transformers.attention.relative import Relative
 from lit_transformers.config import ConfigError, Dropout, Fraction, Memory, NonNegative
 from lit_transformers.encodings import EncodingConfig
 from lit_transformers.encodings.rotary import Rotary
-from lit_transformers.maps import LinearMap
+from lit_transformers.maps import LinearMap, products
 from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Promises, Shape
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.memory import needs_mask, of_source, remember, some_key
@@ -161,12 +161,25 @@ class QKVMixer(Mixer):
 
     def read(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any) -> tuple[Inputs, Any, SegmentInputs]:
         """Returns the outputs of ``prepared`` before the encoding adds to them."""
-        q = split(self.query(x), self.heads)
         if ctx.source is not None:
+            q = split(self.query(x), self.heads)
             k, v, state = of_source(ctx.source, state, self.keys)
             inputs = Inputs(q, k, v, some_key(ctx.source_padding_mask), crossed=True)
             return inputs, state, SegmentInputs(x)
-        return self._read(q, x, ctx, state)
+        marks = None if self.mark is None else self.mark(ctx)
+        if self.memory == 0:
+            q, k, v = (split(y, self.heads) for y in products(x, (self.query, self.key, self.value)))
+            return Inputs(q, k, v, ctx.key_mask), None, SegmentInputs(x, x, marks)
+        q = split(self.query(x), self.heads)
+        real = (
+            torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if ctx.padding_mask is None else ctx.padding_mask
+        )
+        flags = {"key_mask": real} | ({} if marks is None else {"marks": marks})
+        memory = remember(self.memory, x, flags, state, self.keys, self.keep_hidden, ctx.reused)
+        segment = SegmentInputs(x, memory.hidden, memory.flags.get("marks"))
+        is_masked = ctx.key_mask is not None or needs_mask(state, ctx.unbroken)
+        key_mask = memory.flags["key_mask"] if is_masked else None
+        return Inputs(q, memory.k, memory.v, key_mask), memory.state, segment
 
     def weighted_sums(
         self, of_keys: Float[Tensor, "s n"], inputs: Inputs, ctx: Context, segment: SegmentInputs
@@ -189,7 +202,8 @@ class QKVMixer(Mixer):
 
     def keys(self, x: Float[Tensor, "b s d"]) -> tuple[Float[Tensor, "b h s k"], Float[Tensor, "b h s k"]]:
         """Returns keys and values in heads."""
-        return split(self.key(x), self.heads), split(self.value(x), self.heads)
+        k, v = products(x, (self.key, self.value))
+        return split(k, self.heads), split(v, self.heads)
 
     @final
     def decoding_state(self, length: int) -> int:
@@ -221,22 +235,6 @@ class QKVMixer(Mixer):
         positions = torch.arange(inputs.k.size(-2), device=inputs.k.device) * (-1 if backward else 1)
         q = self.rotary.rotate(inputs.q, positions[-inputs.q.size(-2) :])
         return with_fields(inputs, q=q, k=self.rotary.rotate(inputs.k, positions))
-
-    def _read(
-        self, q: Float[Tensor, "b h t k"], x: Float[Tensor, "b t d"], ctx: Context, state: Any
-    ) -> tuple[Inputs, dict[str, Tensor] | None, SegmentInputs]:
-        marks = None if self.mark is None else self.mark(ctx)
-        if self.memory == 0:
-            return Inputs(q, *self.keys(x), ctx.key_mask), None, SegmentInputs(x, x, marks)
-        real = (
-            torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if ctx.padding_mask is None else ctx.padding_mask
-        )
-        flags = {"key_mask": real} | ({} if marks is None else {"marks": marks})
-        memory = remember(self.memory, x, flags, state, self.keys, self.keep_hidden, ctx.reused)
-        segment = SegmentInputs(x, memory.hidden, memory.flags.get("marks"))
-        is_masked = ctx.key_mask is not None or needs_mask(state, ctx.unbroken)
-        key_mask = memory.flags["key_mask"] if is_masked else None
-        return Inputs(q, memory.k, memory.v, key_mask), memory.state, segment
 
     def projection_flops(self, queries: int, keys: int) -> int:
         """FLOPs of the four projections for one sequence, with memory, which is projected again with gradients."""

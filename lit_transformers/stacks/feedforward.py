@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lit_transformers.activations import Activation, activation
 from lit_transformers.config import Config, ConfigError, Dropout, Fraction, Length, Positive, Width, table
-from lit_transformers.maps import LinearMap
+from lit_transformers.maps import LinearMap, products
 from lit_transformers.mixer import Context, MixerOutput, Mode, OutputProjection, Shape
 
 
@@ -95,9 +95,11 @@ class FeedForward(Transition):
         return MixerOutput(torch.cat(pieces, dim=1))
 
     def _compute(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-        hidden = self.activation(self.widen(x))
-        if self.gate is not None:
-            hidden = hidden * self.gate(x)
+        if self.gate is None:
+            hidden = self.activation(self.widen(x))
+        else:
+            widened, gates = products(x, (self.widen, self.gate))
+            hidden = self.activation(widened) * gates
         y: Tensor = self.narrow(self.dropout(hidden))
         return y
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from lit_transformers.attention.executors import Inputs, attend, attend_flops
 from lit_transformers.attention.patterns import Band
 from lit_transformers.config import Dropout, Fraction, Length
-from lit_transformers.maps import LinearMap
+from lit_transformers.maps import LinearMap, products
 from lit_transformers.mixer import (
     Context,
     Layered,
@@ -102,7 +102,7 @@ class Linformer(Mixer):
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
         if x.size(1) > self.length:
             raise LengthError(f"linformer was built for {self.length} positions and reads no {x.size(1)}")
-        k, v = self.key(x), self.value(x)
+        q, k, v = products(x, (self.query, self.key, self.value))
         key_mask = None
         if ctx.padding_mask is not None:
             k, v = (part * ctx.padding_mask[..., None] for part in (k, v))
@@ -112,7 +112,7 @@ class Linformer(Mixer):
             self.keys(k.unflatten(-1, heads), ctx.padding_mask),
             self.values(v.unflatten(-1, heads), ctx.padding_mask),
         )
-        inputs = Inputs(split(self.query(x), self.heads), k, v, key_mask, crossed=True)
+        inputs = Inputs(split(q, self.heads), k, v, key_mask, crossed=True)
         dropout = self.dropout if self.training else 0.0
         return MixerOutput(self.merge(join(attend(EVERYTHING, inputs, scale=self.head_dim**-0.5, dropout=dropout))))
 

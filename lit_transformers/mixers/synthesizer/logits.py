@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.maps import LinearMap
+from lit_transformers.maps import LinearMap, products
 from lit_transformers.mixer import Shape
 from lit_transformers.mixers.heads import learn, split
 
@@ -213,7 +213,7 @@ class DotProduct(Products):
         self.channels = head_dim
 
     def factors(self, x: Float[Tensor, "b t d"]) -> tuple[Float[Tensor, "b h t k"], Float[Tensor, "b h t k"]]:
-        q, k = split(self.query(x), self.heads), split(self.key(x), self.heads)
+        q, k = (split(y, self.heads) for y in products(x, (self.query, self.key)))
         return q * self.head_dim**-0.5, k
 
     def flops(self, length: int) -> int:
