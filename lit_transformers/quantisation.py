@@ -115,7 +115,7 @@ class Int8Weights(NamedTuple):
     def product(self, codes: Int8[Tensor, "n i"], scales: Float[Tensor, " o"]) -> Float[Tensor, "n o"]:
         """Returns the products of the codes of inputs and weights, times scales. Sums are exact: no row changes
         another."""
-        form = (1.0, 0, self.packed, scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], "")
+        form: tuple[Any, ...] = (1.0, 0, self.packed, scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], "")
         y: Tensor = torch.ops.onednn.qlinear_pointwise(codes, *form)
         return y
 
