@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from array import array
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +15,16 @@ import numpy.typing as npt
 from lit_transformers.batch import Vocabulary
 from lit_transformers.config import Plain
 
-__all__ = ["EncodedWords", "encode_in_this_thread", "symbol_type"]
+__all__ = ["EncodedTexts", "EncodedWords", "encode_in_this_thread", "symbol_type"]
 
 NARROW = 1 << 16
 """Symbols of a vocabulary of at most this size take two bytes each."""
 WORDS = 1 << 17
-"""The most words whose symbols are held in memory."""
+"""The most words whose symbols are held in memory, and the most of plain texts."""
+START = "\n"
+"""Precedes the first word of a plain text, among words that follow a space."""
+MARK = -1
+"""Precedes the symbols of each plain text. No symbol is negative."""
 PARALLELISM = "TOKENIZERS_PARALLELISM"
 SPACE = r" \t-\r\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 """White space as Unicode defines it. That of Python has separators such as \\x1c in addition."""
@@ -42,6 +47,19 @@ def encode_in_this_thread() -> None:
         os.environ[PARALLELISM] = "false"
 
 
+class EncodedTexts(NamedTuple):
+    """The symbols of n texts. symbols (s,): end to end. counts (n,): of each text."""
+
+    symbols: npt.NDArray[np.integer[Any]]
+    counts: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, each: Sequence[npt.NDArray[np.integer[Any]]]) -> Self:
+        """Joins the symbols of texts."""
+        counts = np.fromiter(map(len, each), np.int64, len(each))
+        return cls(np.concatenate(each) if each else np.empty(0, np.int32), counts)
+
+
 class EncodedWords:
     """Encodes texts without special symbols by a Hugging Face tokenizer. Where it encodes a word alike in every text,
     each word is encoded once. A copy in another process starts without words.
@@ -52,31 +70,66 @@ class EncodedWords:
     def __init__(self, model: Any, plain: Mapping[str, Any]) -> None:
         self.model, self.cut = model, _cut(plain)
         self.known: dict[str, bytes] = {}
+        self.plain: dict[str, bytes] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"model": self.model, "cut": self.cut, "known": {}}
+        return {"model": self.model, "cut": self.cut, "known": {}, "plain": {}}
 
     def encode(self, text: str) -> npt.NDArray[np.int32]:
         """Returns the symbols of a text (n,)."""
         if self.cut is None:
             [whole] = self._encoded([text])
             return np.frombuffer(bytearray(whole), np.int32)
-        parts, known = self.cut.findall(text), self.known
+        parts = self.cut.findall(text)
         try:
-            content = bytearray().join(map(known.__getitem__, parts))
+            content = bytearray().join(map(self.known.__getitem__, parts))
         except KeyError:
-            new = [part for part in dict.fromkeys(parts) if part not in known]
-            if len(known) + len(new) > WORDS:
-                known = self.known = {}
-                new = [*dict.fromkeys(parts)]
-            known.update(zip(new, self._encoded(new), strict=True))
-            content = bytearray().join(map(known.__getitem__, parts))
+            new = _room(self.known, parts)
+            self.known.update(zip(new, self._encoded(new), strict=True))
+            content = bytearray().join(map(self.known.__getitem__, parts))
         return np.frombuffer(content, np.int32)
+
+    def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
+        """Returns the symbols of many texts, the fastest where nothing but single spaces divides their words."""
+        runs = [
+            self._encoded_plain([*run]) if is_plain else EncodedTexts.of([self.encode(text) for text in run])
+            for is_plain, run in groupby(texts, lambda text: self.cut is not None and _is_plain(text))
+        ]
+        return EncodedTexts.of(()) if not runs else EncodedTexts(*map(np.concatenate, zip(*runs, strict=True)))
+
+    def _encoded_plain(self, texts: Sequence[str]) -> EncodedTexts:
+        words = (START + f" {START}".join(texts)).split(" ")
+        try:
+            content = b"".join(map(self.plain.__getitem__, words))
+        except KeyError:
+            new = _room(self.plain, words)
+            encoded = self._encoded([word.removeprefix(START) if word[:1] == START else f" {word}" for word in new])
+            marks = (array("i", [MARK] * (word[:1] == START)).tobytes() for word in new)
+            self.plain.update(zip(new, map(bytes.__add__, marks, encoded), strict=True))
+            content = b"".join(map(self.plain.__getitem__, words))
+        symbols = np.frombuffer(content, np.int32)
+        is_mark = symbols == MARK
+        starts = np.append(np.flatnonzero(is_mark), len(symbols))
+        return EncodedTexts(symbols[~is_mark], np.diff(starts) - 1)
 
     def _encoded(self, texts: list[str]) -> Iterable[bytes]:
         encode_in_this_thread()
         encodings = self.model.encode_batch_fast(texts, add_special_tokens=False)  # without offsets into the text
         return (array("i", encoding.ids).tobytes() for encoding in encodings)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether nothing but single spaces divides the words of a text: no other white space is printable."""
+    return text.isprintable() and "  " not in text and not (text.startswith(" ") or text.endswith(" "))
+
+
+def _room(known: dict[str, bytes], parts: Sequence[str]) -> list[str]:
+    """Returns the parts that are not known, each once. Where there are too many, none is known any more."""
+    new = [part for part in dict.fromkeys(parts) if part not in known]
+    if len(known) + len(new) > WORDS:
+        known.clear()
+        return [*dict.fromkeys(parts)]
+    return new
 
 
 def _cut(plain: Mapping[str, Any]) -> re.Pattern[str] | None:

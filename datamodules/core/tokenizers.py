@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from datamodules.core.documents import Document, Documents, cache_folder, keep
-from datamodules.core.encoding import EncodedWords, encode_in_this_thread
+from datamodules.core.encoding import EncodedTexts, EncodedWords, encode_in_this_thread
 from datamodules.core.errors import DataError
 from datamodules.core.learning import bytes_of, first, learning, sampled, word_counts
 from datamodules.core.reading import locate
@@ -96,11 +96,17 @@ class Tokenizer(ABC):
             raise ConfigError(f"{taken}; give {cls.__name__} another one", "tokenizer")
         cls.kind = kind
         Tokenizer.kinds[kind] = cls
+        if "encode" in vars(cls) and "encode_texts" not in vars(cls):
+            cls.encode_texts = Tokenizer.encode_texts  # type: ignore[method-assign]  # a parent's encodes as the parent
 
     @abstractmethod
     def encode(self, text: bytes) -> Symbols:
         """Returns the symbols of a text, without the boundary. Raises UnicodeDecodeError for text that must be
         UTF-8."""
+
+    def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
+        """Hook: returns the symbols of many texts, each as ``encode`` does."""
+        return EncodedTexts.of([self.encode(text.encode()) for text in texts])
 
     def encode_words(self, words: Sequence[str]) -> list[Symbols]:
         """Hook: returns the symbols of each word of a sentence that has single spaces between its words. The space
@@ -429,6 +435,9 @@ class BPE(Tokenizer, kind="bpe"):
     def encode(self, text: bytes) -> Symbols:
         return self.encoded.encode(text.decode(errors=self.errors))
 
+    def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
+        return self.encoded.encode_texts(texts)
+
     def encode_words(self, words: Sequence[str]) -> list[Symbols]:
         encode_in_this_thread()
         return [np.array(encoded.ids, np.int32) for encoded in self.model.encode_batch_fast(spaced(words))]
@@ -619,6 +628,9 @@ class PieceTokenizer(Tokenizer, kind="pieces"):
 
     def encode(self, text: bytes) -> Symbols:
         return self.encoded.encode(text.decode(errors=self.errors))
+
+    def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
+        return self.encoded.encode_texts(texts)
 
     def encode_words(self, words: Sequence[str]) -> list[Symbols]:
         encode_in_this_thread()

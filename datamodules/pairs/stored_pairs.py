@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache, partial
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from datamodules.core.documents import SPLITS, Document, Split, cache_folder
-from datamodules.core.encoding import symbol_type
+from datamodules.core.encoding import EncodedTexts, symbol_type
 from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, IndexedDocuments, Text, make_once, writing
 from datamodules.core.integers import IntegerWriter
@@ -43,6 +45,8 @@ WHOLE = 1 << 30
 """A size of pieces so large that no pair is cut."""
 BLOCK = 1 << 17
 """How many pairs a process encodes. A kept block is one of them: raise ``VERSION``."""
+BATCH = 1 << 12
+"""How many pairs are encoded at a time."""
 BUFFER = 1 << 20
 META = "meta.json"
 SIDES = ("source", "target")
@@ -205,6 +209,9 @@ def _write(
         partial(_write_block, folder / f"block-{number:05}", documents, block, (source, target))
         for number, block in enumerate(blocks)
     )
+    if len(blocks) > 1:  # a process begins with the words that this one knows
+        for tokenizer, texts in zip((source, target), next(_batches(documents, blocks[0])), strict=True):
+            _encoded(tokenizer, texts)
     with writing(folder), ExitStack() as opened:
         files = [opened.enter_context((folder / side).open("wb")) for side in SIDES]
         starts = [opened.enter_context(IntegerWriter(folder / f"{side}.npy")) for side in SIDES]
@@ -230,28 +237,43 @@ def _write_block(
     already. Returns the folder."""
     if place.exists():
         return place
-    temporary, unknown = place.with_name(f"{place.name}.partial"), {}
+    temporary, unknown = place.with_name(f"{place.name}.partial"), dict.fromkeys(SIDES, 0)
     shutil.rmtree(temporary, ignore_errors=True)
-    with writing(place):
-        temporary.mkdir()
-    sides: tuple[list[str], list[str]] = [], []
-    for document in documents.between(block.start, block.stop):
-        source, (target, *_) = texts_of(document)
-        sides[0].append(source)
-        sides[1].append(target)
-    for side, tokenizer, texts in zip(SIDES, tokenizers, sides, strict=True):
-        dtype = symbol_type(tokenizer.vocabulary)
-        encoded = [tokenizer.encode(text.encode()).astype(dtype).tobytes() if text.strip() else b"" for text in texts]
-        symbols = np.frombuffer(b"".join(encoded), dtype)
-        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded)) // dtype.itemsize
-        unknown[side] = 0 if tokenizer.unknown is None else int(np.count_nonzero(symbols == tokenizer.unknown))
+    counts: dict[str, list[npt.NDArray[np.int64]]] = {side: [] for side in SIDES}
+    with ExitStack() as opened:
         with writing(place):
-            (temporary / side).write_bytes(symbols.tobytes())
-            np.save(temporary / f"{side}.npy", lengths)
+            temporary.mkdir()
+            files = [opened.enter_context((temporary / side).open("wb")) for side in SIDES]
+        for batch in _batches(documents, block):
+            for side, file, tokenizer, texts in zip(SIDES, files, tokenizers, batch, strict=True):
+                encoded = _encoded(tokenizer, texts)
+                counts[side].append(encoded.counts)
+                if tokenizer.unknown is not None:
+                    unknown[side] += int(np.count_nonzero(encoded.symbols == tokenizer.unknown))
+                with writing(place):
+                    file.write(encoded.symbols.astype(symbol_type(tokenizer.vocabulary)).tobytes())
     with writing(place):
+        for side in SIDES:
+            np.save(temporary / f"{side}.npy", np.concatenate(counts[side]))
         (temporary / META).write_text(json.dumps(unknown), encoding="utf-8")
         temporary.rename(place)
     return place
+
+
+def _batches(documents: IndexedDocuments, block: range) -> Iterator[tuple[list[str], list[str]]]:
+    """Yields the sources and the first targets of some documents, many at a time."""
+    pairs = map(texts_of, documents.between(block.start, block.stop))
+    while batch := [*islice(pairs, BATCH)]:
+        yield [texts.source for texts in batch], [texts.targets[0] for texts in batch]
+
+
+def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> EncodedTexts:
+    """Returns the symbols of texts. A text of white space has none."""
+    is_blank = np.fromiter((not text.strip() for text in texts), np.bool_, len(texts))
+    encoded = tokenizer.encode_texts([text for text in texts if text.strip()])
+    counts = np.zeros(len(texts), np.int64)
+    counts[~is_blank] = encoded.counts
+    return EncodedTexts(encoded.symbols, counts)
 
 
 @lru_cache(maxsize=OPEN_FILES)

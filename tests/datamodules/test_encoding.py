@@ -16,7 +16,7 @@ from datamodules import BPEConfig, WordPieceConfig
 from datamodules.core import encoding
 from datamodules.core.documents import Document
 from datamodules.core.encoding import EncodedWords
-from datamodules.core.tokenizers import BPE, PieceTokenizer
+from datamodules.core.tokenizers import BPE, PieceTokenizer, Symbols, Tokenizer
 
 TEXT = "ab abc été 1984 it's  two 中文\n\n A_b x-y...\n"
 SPACED = "a\n\n\n\nb\n\n\n\nc\t\t\t    \t\t    d"
@@ -28,7 +28,11 @@ TOKENIZERS: dict[str, BPE | PieceTokenizer] = {
     "cased word pieces": WordPieceConfig(size=60, lowercase=False).build(CORPUS),
 }
 SPACES = " \t\n\r\x0b\x0c\x1c\x1f\x85\u00a0\u1680\u180e\u2003\u2028\u200b\u3000\ufeff\0"
-TEXTS = st.text(st.sampled_from(f"{SPACES}abÉ\u0301中'12.s-_²٣"), max_size=20)
+LETTERS = "abÉ\u0301中'12.s-_²٣"
+TEXTS = st.text(st.sampled_from(f"{SPACES}{LETTERS}"), max_size=20)
+PLAIN = st.lists(st.text(st.sampled_from(LETTERS), min_size=1, max_size=4), max_size=5).map(" ".join)
+WIDE = st.lists(st.sampled_from([" ", "   ", *"ad.É"]), max_size=6).map("".join)
+MANY = st.lists(st.one_of(TEXTS, PLAIN, WIDE), max_size=6)
 
 
 def whole(tokenizer: BPE | PieceTokenizer, text: str) -> list[int]:
@@ -45,7 +49,18 @@ def test_words_that_came_before_have_the_symbols_of_the_library(name: str, text:
         assert tokenizer.encode(text.encode()).tolist() == whole(tokenizer, text)
 
 
-@given(texts=st.lists(TEXTS, max_size=5))
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(texts=MANY)
+def test_many_texts_have_the_symbols_of_each(name: str, texts: list[str]) -> None:
+    tokenizer = TOKENIZERS[name]
+    expected = [whole(tokenizer, text) for text in texts]
+    for _ in range(2):
+        symbols, counts = tokenizer.encode_texts(texts)
+        assert counts.tolist() == [*map(len, expected)]
+        assert symbols.tolist() == [symbol for each in expected for symbol in each]
+
+
+@given(texts=MANY)
 def test_more_words_than_are_held_are_encoded_again(texts: list[str]) -> None:
     tokenizer = BPE(TOKENIZERS["bpe"].serialised, "strict")
     with pytest.MonkeyPatch.context() as patch:
@@ -53,16 +68,30 @@ def test_more_words_than_are_held_are_encoded_again(texts: list[str]) -> None:
         longest = 3
         for text in texts:
             longest = max(longest, len(text))
-            assert tokenizer.encode(text.encode()).tolist() == whole(tokenizer, text)
-            assert len(tokenizer.encoded.known) <= longest
+            expected = whole(tokenizer, text)
+            assert tokenizer.encode(text.encode()).tolist() == expected
+            assert tokenizer.encode_texts([text]).symbols.tolist() == expected
+            assert max(len(tokenizer.encoded.known), len(tokenizer.encoded.plain)) <= longest
 
 
 def test_a_copy_for_another_process_has_no_words() -> None:
     tokenizer = TOKENIZERS["bpe"]
-    tokenizer.encode(TEXT.encode())
+    tokenizer.encode_texts([TEXT, "a plain text"])
     copy = pickle.loads(pickle.dumps(tokenizer))
-    assert tokenizer.encoded.known and not copy.encoded.known
+    assert tokenizer.encoded.known and tokenizer.encoded.plain
+    assert not (copy.encoded.known or copy.encoded.plain)
     assert copy.encode(TEXT.encode()).tolist() == tokenizer.encode(TEXT.encode()).tolist()
+
+
+def test_a_class_that_encodes_in_another_way_encodes_many_texts_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tokenizer, "kinds", {**Tokenizer.kinds})
+
+    class Doubled(BPE, kind="doubled"):
+        def encode(self, text: bytes) -> Symbols:
+            return np.repeat(super().encode(text), 2)
+
+    tokenizer = Doubled(TOKENIZERS["bpe"].serialised, "strict")
+    assert tokenizer.encode_texts(["ab", "ab"]).counts.tolist() == [2 * len(whole(tokenizer, "ab"))] * 2
 
 
 def test_symbols_are_a_copy_that_a_caller_may_change() -> None:
