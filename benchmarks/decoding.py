@@ -355,7 +355,7 @@ def main(
     ] = None,
     translator_draft: Annotated[Path | None, typer.Option(help="Draft its symbols with this checkpoint.ckpt.")] = None,
     sources: Annotated[Path | None, typer.Option(help="Translate lines of this file.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.0, help="Train each model for so much time of the CPU.")] = 90,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Train each model for n seconds of CPU time.")] = 90,
     rounds: Annotated[int, typer.Option(min=1, help="Measure each way this many times.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="Take small networks, to check this script.")] = False,
     json_name: Annotated[str | None, typer.Option("--json", help=JSON_HELP)] = None,

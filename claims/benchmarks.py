@@ -51,10 +51,12 @@ def benchmark_tables() -> dict[str, Plain]:
         "speed.evaluation": _evaluation(_read("evaluation_speed_cpu")["rows"]),
         "speed.decoding": _decoding(tables := _read("decoding_cpu")["tables"]),
         "speed.texts": _texts(_read("acceleration_cpu")["rows"]),
-        "speed.texts_intel": _texts(_read("acceleration_intel_cpu")["rows"]),
+        "speed.texts_amd": _texts(_without_int8(_read("acceleration_amd_cpu")["rows"])),
+        "speed.texts_intel": _texts(_without_int8(_read("acceleration_intel_cpu")["rows"])),
         "speed.serving": _serving(serving := _read("serving_cpu")),
         "speed.serving_overload": _overload(serving["overload"]),
         "speed.prefixes": _prefixes(tables["A symbol after a prefix"]),
+        "speed.pairs": _pairs(_read("prepared_pairs_cpu")),
         "speed.streams": _streams(streams := _read("stream_cpu")["results"]),
         "speed.resumed_streams": _resumed_streams(streams),
         "speed.scaling": f"{_read('stream_cpu')['scaling']:.2f}",
@@ -193,6 +195,11 @@ def _evaluation(results: list[dict[str, Any]]) -> str:
     return _table(("Attention", "State reused", "Sliding by one", "Faster by", "The paper's"), rows, left=())
 
 
+def _without_int8(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the results of ways of this suite but int8, and of others."""
+    return [row for row in results if not (row["way"].startswith("predict") and row["way"].endswith("int8"))]
+
+
 def _texts(results: list[dict[str, Any]]) -> str:
     rows = (
         (
@@ -236,6 +243,15 @@ def _overload(overload: dict[str, Any]) -> str:
         f"Of {overload['sent']:,} requests in {overload['seconds']:g} seconds, ten times as many as a slowed-down "
         f"process can compute, {statuses['200']:,} are answered, {statuses['429']:,} are refused with status 429, and "
         f"{overload['lost']:,} are lost."
+    )
+
+
+def _pairs(results: dict[str, Any]) -> str:
+    """Returns the cost to prepare pairs."""
+    seconds, cpu = results["steps"]["all"]
+    return (
+        f"{results['pairs']:,} pairs of {results['bytes'] / 1e6:.0f} MB take {cpu:.0f} CPU seconds, {seconds:.0f} "
+        f"seconds by the clock and at most {results['memory']:.0f} MB of memory without libraries"
     )
 
 
