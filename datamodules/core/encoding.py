@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, Self
 
@@ -80,14 +80,7 @@ class EncodedWords:
         if self.cut is None:
             [whole] = self._encoded([text])
             return np.frombuffer(bytearray(whole), np.int32)
-        parts = self.cut.findall(text)
-        try:
-            content = bytearray().join(map(self.known.__getitem__, parts))
-        except KeyError:
-            new = _room(self.known, parts)
-            self.known.update(zip(new, self._encoded(new), strict=True))
-            content = bytearray().join(map(self.known.__getitem__, parts))
-        return np.frombuffer(content, np.int32)
+        return np.frombuffer(_looked_up(self.known, self.cut.findall(text), self._encoded), np.int32)
 
     def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
         """Returns the symbols of many texts, the fastest where nothing but single spaces divides their words."""
@@ -99,20 +92,18 @@ class EncodedWords:
 
     def _encoded_plain(self, texts: Sequence[str]) -> EncodedTexts:
         words = (START + f" {START}".join(texts)).split(" ")
-        try:
-            content = b"".join(map(self.plain.__getitem__, words))
-        except KeyError:
-            new = _room(self.plain, words)
-            encoded = self._encoded([word.removeprefix(START) if word[:1] == START else f" {word}" for word in new])
-            marks = (array("i", [MARK] * (word[:1] == START)).tobytes() for word in new)
-            self.plain.update(zip(new, map(bytes.__add__, marks, encoded), strict=True))
-            content = b"".join(map(self.plain.__getitem__, words))
-        symbols = np.frombuffer(content, np.int32)
+        symbols = np.frombuffer(_looked_up(self.plain, words, self._encoded_words), np.int32)
         is_mark = symbols == MARK
         starts = np.append(np.flatnonzero(is_mark), len(symbols))
         return EncodedTexts(symbols[~is_mark], np.diff(starts) - 1)
 
-    def _encoded(self, texts: list[str]) -> Iterable[bytes]:
+    def _encoded_words(self, words: Sequence[str]) -> Iterable[bytes]:
+        """Returns the symbols of words of plain texts, those of a first word after the mark of its text."""
+        encoded = self._encoded([word.removeprefix(START) if word[:1] == START else f" {word}" for word in words])
+        marks = (array("i", [MARK] * (word[:1] == START)).tobytes() for word in words)
+        return map(bytes.__add__, marks, encoded)
+
+    def _encoded(self, texts: Sequence[str]) -> Iterable[bytes]:
         encode_in_this_thread()
         encodings = self.model.encode_batch_fast(texts, add_special_tokens=False)  # without offsets into the text
         return (array("i", encoding.ids).tobytes() for encoding in encodings)
@@ -123,13 +114,20 @@ def _is_plain(text: str) -> bool:
     return text.isprintable() and "  " not in text and not (text.startswith(" ") or text.endswith(" "))
 
 
-def _room(known: dict[str, bytes], parts: Sequence[str]) -> list[str]:
-    """Returns the parts that are not known, each once. Where there are too many, none is known any more."""
-    new = [part for part in dict.fromkeys(parts) if part not in known]
-    if len(known) + len(new) > WORDS:
-        known.clear()
-        return [*dict.fromkeys(parts)]
-    return new
+def _looked_up(
+    known: dict[str, bytes], parts: Sequence[str], encoded: Callable[[Sequence[str]], Iterable[bytes]]
+) -> bytearray:
+    """Returns the symbols of parts, end to end. Unknown parts are encoded, each once, and become known. Where there
+    would be too many, none of the others is known any more."""
+    try:
+        return bytearray().join(map(known.__getitem__, parts))
+    except KeyError:
+        new = [part for part in dict.fromkeys(parts) if part not in known]
+        if len(known) + len(new) > WORDS:
+            known.clear()
+            new = [*dict.fromkeys(parts)]
+        known.update(zip(new, encoded(new), strict=True))
+        return bytearray().join(map(known.__getitem__, parts))
 
 
 def _cut(plain: Mapping[str, Any]) -> re.Pattern[str] | None:

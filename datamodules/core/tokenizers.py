@@ -96,7 +96,7 @@ class Tokenizer(ABC):
             raise ConfigError(f"{taken}; give {cls.__name__} another one", "tokenizer")
         cls.kind = kind
         Tokenizer.kinds[kind] = cls
-        if "encode" in vars(cls) and "encode_texts" not in vars(cls):
+        if _defined(cls, "encode") < _defined(cls, "encode_texts"):
             cls.encode_texts = Tokenizer.encode_texts  # type: ignore[method-assign]  # a parent's encodes as the parent
 
     @abstractmethod
@@ -142,6 +142,11 @@ class Tokenizer(ABC):
         """Returns the tokenizer of ``to_dict``, given without ``kind``: by default they are the arguments of the
         class."""
         return cls(**plain)
+
+
+def _defined(kind: type[Tokenizer], name: str) -> int:
+    """Returns the place of the class that defines a method, among a class and its parents in their order."""
+    return next(place for place, parent in enumerate(kind.__mro__) if name in vars(parent))
 
 
 def trimmed(text: str, offsets: Offsets) -> Offsets:

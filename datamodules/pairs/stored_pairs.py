@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache, partial
 from io import BytesIO
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -240,22 +240,20 @@ def _write_block(
     temporary, unknown = place.with_name(f"{place.name}.partial"), dict.fromkeys(SIDES, 0)
     shutil.rmtree(temporary, ignore_errors=True)
     counts: dict[str, list[npt.NDArray[np.int64]]] = {side: [] for side in SIDES}
-    with ExitStack() as opened:
-        with writing(place):
-            temporary.mkdir()
-            files = [opened.enter_context((temporary / side).open("wb")) for side in SIDES]
+    with writing(place), ExitStack() as opened:
+        temporary.mkdir()
+        files = [opened.enter_context((temporary / side).open("wb")) for side in SIDES]
         for batch in _batches(documents, block):
             for side, file, tokenizer, texts in zip(SIDES, files, tokenizers, batch, strict=True):
                 encoded = _encoded(tokenizer, texts)
+                file.write(encoded.symbols.astype(symbol_type(tokenizer.vocabulary)).tobytes())
                 counts[side].append(encoded.counts)
                 if tokenizer.unknown is not None:
                     unknown[side] += int(np.count_nonzero(encoded.symbols == tokenizer.unknown))
-                with writing(place):
-                    file.write(encoded.symbols.astype(symbol_type(tokenizer.vocabulary)).tobytes())
-    with writing(place):
         for side in SIDES:
             np.save(temporary / f"{side}.npy", np.concatenate(counts[side]))
         (temporary / META).write_text(json.dumps(unknown), encoding="utf-8")
+    with writing(place):
         temporary.rename(place)
     return place
 
@@ -269,10 +267,10 @@ def _batches(documents: IndexedDocuments, block: range) -> Iterator[tuple[list[s
 
 def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> EncodedTexts:
     """Returns the symbols of texts. A text of white space has none."""
-    is_blank = np.fromiter((not text.strip() for text in texts), np.bool_, len(texts))
-    encoded = tokenizer.encode_texts([text for text in texts if text.strip()])
+    has_words = np.fromiter((bool(text.strip()) for text in texts), np.bool_, len(texts))
+    encoded = tokenizer.encode_texts([*compress(texts, has_words)])
     counts = np.zeros(len(texts), np.int64)
-    counts[~is_blank] = encoded.counts
+    counts[has_words] = encoded.counts
     return EncodedTexts(encoded.symbols, counts)
 
 
